@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# "make help" lists the targets. Everything made goes to build/.
+
+VERSION := 0.1.0
+SOVERSION := 0
+ARCH := x86_64
+
+BUILD := build
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+INSTALL ?= install
+
+RELEASE := $(shell uname -r)
+KDIR ?= /lib/modules/$(RELEASE)/build
+KERNELS ?= 6.1 6.12 7.3
+DEPS ?= yes
+export DEPS KERNELS
+
+CFLAGS ?= -O2 -g
+WARN := -Wall -Wextra -Wno-unused-parameter
+COMMON := -std=gnu11 -D_GNU_SOURCE $(WARN) -MMD -MP -Iuapi -Ilib/include
+LIB_FLAGS := $(COMMON) -fPIC -fvisibility=hidden -ftls-model=initial-exec \
+	     -Ilib -Ilib/arch/$(ARCH)
+TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers
+
+LIB := $(BUILD)/lib
+SO := $(LIB)/libfiber.so.$(SOVERSION)
+LINK_LIB = -L$(LIB) -lfiber -lpthread
+
+LIB_SRC := $(wildcard lib/*.c lib/arch/$(ARCH)/*.c lib/arch/$(ARCH)/*.S)
+LIB_OBJ := $(patsubst %,$(BUILD)/obj/%.o,$(basename $(LIB_SRC)))
+
+SAMPLE_DIRS := $(patsubst %/,%,$(sort $(dir $(wildcard samples/*/*.c))))
+SAMPLES := $(patsubst samples/%,$(BUILD)/samples/%,$(SAMPLE_DIRS))
+
+BENCH := $(if $(wildcard tools/bench/*.c),$(BUILD)/tools/bench)
+
+RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/raw.S
+MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
+LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c))
+TESTS := $(MODULE_TESTS) $(LIB_TESTS)
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: all lib samples tools tests modules modules_install install insmod \
+	rmmod check check-native check-vm check-imports check-dkms demo bench \
+	deps clean help FORCE
+
+all: lib samples tools
+
+help:
+	@echo 'make                  library, samples, tools'
+	@echo 'make demo             the sample server in a VM (BACKEND=user: natively)'
+	@echo 'make check            all tests; KERNELS="6.1 6.12 7.3" picks the kernels'
+	@echo 'make check-native     library tests on this machine, user backend'
+	@echo 'make check-vm         tests in VMs'
+	@echo 'make check-imports    kernel symbols that the module needs'
+	@echo 'make check-dkms       DKMS cycle in temporary folders'
+	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
+	@echo 'make modules KERNEL=K fiber.ko for a fetched kernel (6.1, 6.12-rt, ...)'
+	@echo 'make modules_install  into /lib/modules; also: insmod, rmmod'
+	@echo 'make install          library, headers, man pages (DESTDIR, PREFIX)'
+	@echo 'make bench            benchmarks (TSV=file: also as table)'
+	@echo 'make clean            remove build/'
+	@echo 'DEPS=no               never install Debian packages'
+
+# --- library ---------------------------------------------------------------
+
+lib: $(SO) $(LIB)/libfiber.so $(LIB)/libfiber.a $(LIB)/fiber.pc
+
+# Other flags or another compiler: compile again.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) $(LIB_FLAGS)' | \
+		cmp -s - $@ || \
+	 echo '$(CC) $(CFLAGS) $(CPPFLAGS) $(LDFLAGS) $(LIB_FLAGS)' >$@
+
+$(BUILD)/obj/lib/%.o: lib/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(LIB_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/obj/lib/%.o: lib/%.S $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(LIB_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(SO): $(LIB_OBJ) lib/libfiber.map
+	@mkdir -p $(@D)
+	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,defs \
+		-Wl,--version-script=lib/libfiber.map -o $@ $(LIB_OBJ) -lpthread
+
+$(LIB)/libfiber.so: $(SO)
+	ln -sf $(<F) $@
+
+$(LIB)/libfiber.a: $(LIB_OBJ)
+	@mkdir -p $(@D)
+	rm -f $@
+	$(AR) rcs $@ $(LIB_OBJ)
+
+$(LIB)/fiber.pc: Makefile
+	@mkdir -p $(@D)
+	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' \
+		'includedir=$(INCLUDEDIR)' '' 'Name: fiber' \
+		'Description: Plain blocking code in very many fibers' \
+		'Version: $(VERSION)' 'Libs: -L$${libdir} -lfiber' \
+		'Libs.private: -lpthread' 'Cflags: -I$${includedir}' >$@
+
+# --- samples, tools, tests ---------------------------------------------------
+
+samples: $(SAMPLES)
+tools: $(BENCH)
+tests: $(TESTS)
+
+# program: all C files of one folder, linked to the library
+define program
+$(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(2)/*.c)) $(LIB)/libfiber.so
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) $$(LDFLAGS) -Wl,-rpath,'$$$$ORIGIN/../lib' -o $$@ \
+		$$(filter %.o,$$^) $$(LINK_LIB) -lm
+endef
+$(foreach d,$(SAMPLE_DIRS),$(eval $(call program,$(BUILD)/$(d),$(d))))
+$(if $(BENCH),$(eval $(call program,$(BENCH),tools/bench)))
+
+$(BUILD)/obj/samples/%.o: samples/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(COMMON) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/obj/tools/%.o: tools/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(COMMON) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# what all programs of selftests/module share
+RAW_OBJ := $(RAW:%=$(BUILD)/obj/%.o)
+
+$(BUILD)/obj/selftests/module/%.o: selftests/module/% $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/selftests/module/%: selftests/module/%.c $(BUILD)/flags $(RAW_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -static -o $@ $< \
+		$(RAW_OBJ) $(LDFLAGS) -lpthread -lm
+
+$(BUILD)/selftests/lib/%: selftests/lib/%.c $(BUILD)/flags $(LIB)/libfiber.so
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) \
+		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB) -lm
+
+-include $(shell find $(BUILD)/obj $(BUILD)/selftests -name '*.d' 2>/dev/null)
+
+# --- kernel module -----------------------------------------------------------
+
+MODULE_DIR := $(BUILD)/modules/$(or $(KERNEL),$(RELEASE))
+
+modules:
+ifdef KERNEL
+	@selftests/vm/module.sh $(KERNEL)
+else
+	@selftests/vm/module.sh -k $(KDIR) $(RELEASE)
+endif
+
+modules_install: modules
+	$(MAKE) -C $(KDIR) M=$(abspath $(MODULE_DIR)) \
+		INSTALL_MOD_PATH=$(DESTDIR) modules_install
+
+insmod: modules
+	insmod $(MODULE_DIR)/fiber.ko
+
+rmmod:
+	rmmod fiber
+
+# --- installing --------------------------------------------------------------
+
+MAN := $(wildcard man/*.[1-9])
+
+install: lib
+	$(INSTALL) -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UDEVDIR) \
+		$(DESTDIR)$(INCLUDEDIR)/linux
+	$(INSTALL) -m 644 lib/include/fiber.h $(DESTDIR)$(INCLUDEDIR)/
+	$(INSTALL) -m 644 uapi/linux/fiber.h $(DESTDIR)$(INCLUDEDIR)/linux/
+	$(INSTALL) -m 755 $(SO) $(DESTDIR)$(LIBDIR)/
+	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libfiber.so
+	$(INSTALL) -m 644 $(LIB)/libfiber.a $(DESTDIR)$(LIBDIR)/
+	$(INSTALL) -m 644 $(LIB)/fiber.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
+	$(INSTALL) -m 644 tools/60-fiber.rules $(DESTDIR)$(UDEVDIR)/
+	$(foreach m,$(MAN),$(INSTALL) -D -m 644 $(m) \
+		$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(m)))/$(notdir $(m));)
+
+# --- tests -------------------------------------------------------------------
+
+deps:
+	@tools/deps.sh build vm dkms
+
+check:
+	@selftests/check.sh native vm imports dkms
+
+check-native check-vm check-imports check-dkms:
+	@selftests/check.sh $(@:check-%=%)
+
+demo:
+	@tools/deps.sh build demo $(if $(filter user,$(BACKEND)),,vm)
+	@$(MAKE) --no-print-directory all
+	@selftests/vm/demo.sh $(BACKEND)
+
+bench:
+	@tools/deps.sh build bench
+	@$(MAKE) --no-print-directory all
+	@TSV=$(TSV) tools/bench/run.sh
+
+clean:
+	rm -rf $(BUILD)

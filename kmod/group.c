@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * group.c - one open of /dev/fiber by one process
+ *
+ * Context: process. A file is empty until SETUP, which binds it to the caller's
+ * mm; from then on a process with another mm (a child after fork, a receiver of
+ * the fd) gets -EPERM. ->ready_to_use is the release/acquire flag for all that
+ * SETUP wrote.
+ *
+ * Closing any descriptor of the file by the process that set it up kills the
+ * group: sleepers in an ioctl hold the file, so release() would never come.
+ */
+#include <linux/compat.h>
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/sched/mm.h>
+#include <linux/seq_file.h>
+#include <linux/slab.h>
+
+#include "compat.h"
+#include "internal.h"
+
+static void free_group(struct kref *ref)
+{
+	struct fiber_group *g = container_of(ref, struct fiber_group, ref);
+	u32 i;
+
+	/* No carrier, no file: only what an owner left on its way may run. */
+	for (i = 0; g->processor && i < g->nr_processors; i++) {
+		if (!g->processor[i].group)
+			break;
+		irq_work_sync(&g->processor[i].settle);
+		fiber_quantum_hurry_sync(&g->processor[i]);
+		hrtimer_cancel(&g->processor[i].grace);
+	}
+	fiber_page_free(g);
+	kvfree(g->arenas.entry);
+	kvfree(g->texts.entry);
+	ida_destroy(&g->ids);
+	if (g->mm)
+		mmdrop(g->mm);
+	kfree(g);
+}
+
+/**
+ * fiber_group_put - drop a reference
+ * @g: the group. Context: process.
+ */
+void fiber_group_put(struct fiber_group *g)
+{
+	kref_put(&g->ref, free_group);
+}
+
+static int group_open(struct inode *inode, struct file *file)
+{
+	struct fiber_group *g = kzalloc(sizeof(*g), GFP_KERNEL_ACCOUNT);
+
+	if (!g)
+		return -ENOMEM;
+	kref_init(&g->ref);
+	mutex_init(&g->setup);
+	raw_spin_lock_init(&g->lock);
+	INIT_LIST_HEAD(&g->carriers);
+	INIT_LIST_HEAD(&g->ready);
+	INIT_LIST_HEAD(&g->spares);
+	INIT_LIST_HEAD(&g->idle);
+	INIT_LIST_HEAD(&g->flight);
+	ida_init(&g->ids);
+	file->private_data = g;
+	return 0;
+}
+
+static int group_flush(struct file *file, fl_owner_t id)
+{
+	struct fiber_group *g = file->private_data;
+	struct fiber_carrier *c = fiber_carrier_current(g);
+
+	/* Pairs with the release in group_setup(), ioctl.c. */
+	if (!smp_load_acquire(&g->ready_to_use))
+		return 0;
+	if (c && current->mm != g->mm)		/* exec closes it */
+		fiber_carrier_detach(c);
+	if (id == g->files)
+		fiber_handoff_kill(g);
+	return 0;
+}
+
+static int group_release(struct inode *inode, struct file *file)
+{
+	struct fiber_group *g = file->private_data;
+
+	/* Pairs with the release in group_setup(), ioctl.c. */
+	if (smp_load_acquire(&g->ready_to_use))
+		fiber_handoff_kill(g);
+	fiber_group_put(g);
+	return 0;
+}
+
+static int group_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	struct fiber_group *g = file->private_data;
+
+	/* Pairs with the release in group_setup(), ioctl.c. */
+	if (!smp_load_acquire(&g->ready_to_use))
+		return -ENXIO;
+	if (g->mm != current->mm)
+		return -EPERM;
+	return fiber_page_mmap(g, vma);
+}
+
+static const char * const stat_name[FIBER_STATS] = {
+	[FIBER_STAT_BLOCKS] = "blocks",
+	[FIBER_STAT_HANDOFFS] = "handoffs",
+	[FIBER_STAT_GRACE] = "grace-returns",
+	[FIBER_STAT_EDGE] = "edge-returns",
+	[FIBER_STAT_RETURNS] = "returns",
+	[FIBER_STAT_PREEMPTS] = "preempts",
+	[FIBER_STAT_REFUSED] = "refused",
+};
+
+#ifdef CONFIG_PROC_FS
+static void group_fdinfo(struct seq_file *m, struct file *file)
+{
+	struct fiber_group *g = file->private_data;
+	u64 stat[FIBER_STATS], wakes, violations;
+	u32 nr[FIBER_STATES], waiting, spares, carriers;
+	struct fiber_carrier *c;
+	int i;
+
+	/* Pairs with the release in group_setup(), ioctl.c. */
+	if (!smp_load_acquire(&g->ready_to_use))
+		return;
+	raw_spin_lock_irq(&g->lock);
+	memcpy(stat, g->gone_stat, sizeof(stat));
+	list_for_each_entry(c, &g->carriers, all)
+		for (i = 0; i < FIBER_STATS; i++)
+			stat[i] += READ_ONCE(c->stat[i]);
+	memcpy(nr, g->nr, sizeof(nr));
+	waiting = g->info->waiting;
+	spares = g->info->spares;
+	carriers = g->info->carriers;
+	wakes = g->wakes;
+	violations = g->violations;
+	raw_spin_unlock_irq(&g->lock);
+
+	seq_printf(m, "fiber-processors:\t%u\n", g->nr_processors);
+	seq_printf(m, "fiber-owned:\t%u\nfiber-idle:\t%u\nfiber-flight:\t%u\n",
+		   nr[FIBER_OWNED], nr[FIBER_IDLE], nr[FIBER_FLIGHT]);
+	seq_printf(m, "fiber-carriers:\t%u\nfiber-waiting:\t%u\nfiber-spares:\t%u\n",
+		   carriers, waiting, spares);
+	for (i = 0; i < FIBER_STATS; i++)
+		seq_printf(m, "fiber-%s:\t%llu\n", stat_name[i], stat[i]);
+	seq_printf(m, "fiber-wakes:\t%llu\n", wakes);
+	seq_printf(m, "fiber-violations:\t%llu\n", violations);
+}
+#endif
+
+const struct file_operations fiber_group_fops = {
+	.owner = THIS_MODULE,
+	.open = group_open,
+	.flush = group_flush,
+	.release = group_release,
+	.unlocked_ioctl = fiber_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.mmap = group_mmap,
+#ifdef CONFIG_PROC_FS
+	.show_fdinfo = group_fdinfo,
+#endif
+	.llseek = noop_llseek,
+};

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * handoff.c - which carrier has which processor, and why
+ *
+ * Context: any, up to "runqueue lock held, irqs off" (fiber_handoff_block and
+ * _leave, called by the scheduler hooks). So group->lock is raw, nothing is
+ * woken, allocated or faulted under it, and the hooks only move a processor to
+ * FLIGHT; an irq_work on the same CPU places it a moment later.
+ *
+ * Transitions of a processor, each made by one function under group->lock:
+ *
+ *   IDLE, FLIGHT, OWNED -> OWNED   fiber_own()
+ *   OWNED -> FLIGHT                fiber_take()    its owner blocked, died or detached
+ *   OWNED, FLIGHT -> IDLE          fiber_rest()
+ *
+ * Who gets one: first the carriers that wait to continue, in order of arrival;
+ * then, if the library wants somebody to take over, a spare; else nobody. A
+ * carrier that was preempted ("turned") ranks as if it arrived a quantum later,
+ * so those that are back from a block go before it, but not for ever. Between
+ * turned carriers and the library's ready fibers a processor takes turns: a
+ * carrier has its quantum, then the ready fibers have one, spare after spare if
+ * they block.
+ *
+ * Nobody wants it: the processor stays with its blocked owner (hold ==
+ * KEEPING), which costs one atomic there and one at the return. It counts as
+ * available, because a publisher of work may take it any time:
+ *
+ *   sched_out                        publisher, or a carrier that comes to wait
+ *     hold = KEEPING, avail++          publish work / waiting++
+ *     full barrier                     full barrier
+ *     read work, waiting               read avail / look for KEEPING
+ *     if any: try KEEPING -> RUNNING   if any: try KEEPING -> LOST
+ *
+ * so at least one of them sees the other, and the cmpxchg picks the winner.
+ *
+ * Somebody wants it: it is in flight for the grace time first, so that a short
+ * block costs no wake-up of a spare. Its last owner, or any carrier that
+ * arrives to continue, takes it out of flight at once. One timer a processor is
+ * armed lazily: a flight that begins while it is armed does not touch it, the
+ * expiry looks at ->since and re-arms. So a fast ping-pong pays for one
+ * interrupt a grace time and not for one a block.
+ */
+#include <linux/atomic.h>
+
+#include "compat.h"
+#include "handoff.h"
+
+static atomic_t *avail(struct fiber_group *g)
+{
+	BUILD_BUG_ON(sizeof(atomic_t) != sizeof(g->info->avail));
+	return (atomic_t *)&g->info->avail;
+}
+
+/* Debug: owners + idle + in flight = N, and owner <-> processor agree. */
+static void check(struct fiber_group *g)
+{
+	u32 n[FIBER_STATES] = {}, i;
+	bool bad = false;
+
+	for (i = 0; i < g->nr_processors; i++) {
+		struct fiber_processor *p = &g->processor[i];
+
+		n[p->state]++;
+		bad |= (p->state == FIBER_OWNED) != !!p->owner;
+		bad |= p->owner && p->owner->processor != p;
+	}
+	for (i = 0; i < FIBER_STATES; i++)
+		bad |= n[i] != g->nr[i];
+	/* Counted, not printed: the runqueue lock may be held. See fdinfo. */
+	g->violations += bad;
+}
+
+unsigned long fiber_group_lock(struct fiber_group *g)
+	__acquires(&g->lock)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&g->lock, flags);
+	return flags;
+}
+
+void fiber_group_unlock(struct fiber_group *g, unsigned long flags)
+	__releases(&g->lock)
+{
+	if (unlikely(READ_ONCE(fiber_check)))
+		check(g);
+	raw_spin_unlock_irqrestore(&g->lock, flags);
+}
+
+static void set_state(struct fiber_processor *p, enum fiber_processor_state to)
+{
+	struct fiber_group *g = p->group;
+
+	if (p->state == FIBER_IDLE)
+		atomic_dec(avail(g));
+	if (p->state != FIBER_OWNED)
+		list_del(&p->node);
+	g->nr[p->state]--;
+	g->nr[to]++;
+	p->state = to;
+	if (to == FIBER_IDLE)
+		atomic_inc(avail(g));
+	WRITE_ONCE(g->info->idle, g->nr[FIBER_IDLE]);
+}
+
+void fiber_own(struct fiber_processor *p, struct fiber_carrier *c, u32 event)
+{
+	lockdep_assert_held(&p->group->lock);
+	set_state(p, FIBER_OWNED);
+	p->owner = c;
+	c->event = event;
+	c->run_since = ktime_get_mono_fast_ns();
+	c->early = false;
+	WRITE_ONCE(c->seq, READ_ONCE(p->page->seq));
+	WRITE_ONCE(c->processor, p);
+	WRITE_ONCE(c->page->processor, p->index);
+	WRITE_ONCE(p->page->owner, c->index);
+}
+
+static void disown(struct fiber_processor *p)
+{
+	struct fiber_carrier *c = p->owner;
+
+	p->owner = NULL;
+	WRITE_ONCE(c->processor, NULL);
+	WRITE_ONCE(c->page->processor, FIBER_NO_PROCESSOR);
+	WRITE_ONCE(p->page->owner, FIBER_NO_CARRIER);
+}
+
+void fiber_take(struct fiber_processor *p, u32 why, u64 since)
+{
+	lockdep_assert_held(&p->group->lock);
+	p->last = p->owner;
+	disown(p);
+	set_state(p, FIBER_FLIGHT);
+	list_add_tail(&p->node, &p->group->flight);
+	p->why = why;
+	p->since = since;
+}
+
+void fiber_rest(struct fiber_processor *p)
+{
+	lockdep_assert_held(&p->group->lock);
+	if (p->state == FIBER_OWNED)
+		disown(p);
+	set_state(p, FIBER_IDLE);
+	list_add(&p->node, &p->group->idle);
+}
+
+/* The owner is blocked and keeps p: take it from it, if it is not back yet. */
+static bool take_kept(struct fiber_processor *p)
+{
+	struct fiber_carrier *c = p->owner;
+
+	if (p->state != FIBER_OWNED ||
+	    atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_LOST) != FIBER_KEEPING)
+		return false;
+	atomic_dec(avail(p->group));
+	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
+	fiber_take(p, FIBER_EVENT_BLOCK, 0);
+	return true;
+}
+
+struct fiber_processor *fiber_find_kept(struct fiber_group *g)
+{
+	u32 i;
+
+	if (atomic_read(avail(g)) <= g->nr[FIBER_IDLE])
+		return NULL;
+	for (i = 0; i < g->nr_processors; i++)
+		if (take_kept(&g->processor[i]))
+			return &g->processor[i];
+	return NULL;
+}
+
+/* A processor that carrier c may have now: its own of late, if it can be. */
+struct fiber_processor *fiber_find(struct fiber_group *g, struct fiber_carrier *c)
+{
+	struct fiber_processor *p;
+
+	list_for_each_entry(p, &g->flight, node)
+		if (p->last == c)
+			return p;
+	p = list_first_entry_or_null(&g->flight, struct fiber_processor, node);
+	if (!p)
+		p = list_first_entry_or_null(&g->idle, struct fiber_processor, node);
+	return p ?: fiber_find_kept(g);
+}
+
+/* Behind all that rank before it: most often at the end. */
+static void queue_ready(struct fiber_group *g, struct fiber_carrier *c)
+{
+	struct fiber_carrier *at;
+
+	list_for_each_entry_reverse(at, &g->ready, node)
+		if (at->rank <= c->rank)
+			break;
+	list_add(&c->node, &at->node);
+	WRITE_ONCE(g->info->waiting, g->info->waiting + 1);
+	if (c->turned)
+		WRITE_ONCE(g->info->turned, g->info->turned + 1);
+}
+
+void fiber_enqueue(struct fiber_carrier *c, enum fiber_wait wait, bool turned)
+{
+	struct fiber_group *g = c->group;
+
+	lockdep_assert_held(&g->lock);
+	WRITE_ONCE(c->wait, wait);
+	c->turned = turned;
+	if (wait == FIBER_WAITS_READY) {
+		c->rank = ktime_get_mono_fast_ns() + (turned ? g->quantum_ns : 0);
+		queue_ready(g, c);
+	} else {
+		list_add(&c->node, &g->spares);
+		WRITE_ONCE(g->info->spares, g->info->spares + 1);
+	}
+}
+
+void fiber_dequeue(struct fiber_carrier *c)
+{
+	struct fiber_group *g = c->group;
+
+	lockdep_assert_held(&g->lock);
+	list_del(&c->node);
+	if (c->wait == FIBER_WAITS_SPARE)
+		WRITE_ONCE(g->info->spares, g->info->spares - 1);
+	else
+		WRITE_ONCE(g->info->waiting, g->info->waiting - 1);
+	if (c->wait == FIBER_WAITS_READY && c->turned)
+		WRITE_ONCE(g->info->turned, g->info->turned - 1);
+	/* Pairs with the look at ->wait after set_current_state in wait_asleep. */
+	smp_store_release(&c->wait, FIBER_WAITS_NOT);
+}
+
+/* Give p to a sleeper; returns its task, to be woken without the lock. */
+struct task_struct *fiber_grant(struct fiber_processor *p, struct fiber_carrier *c,
+				u32 event)
+{
+	bool queue = c->wait == FIBER_WAITS_SPARE;
+
+	fiber_own(p, c, event);
+	if (queue && !p->queue_turn)
+		p->turn_since = c->run_since;
+	if (queue || c->turned)		/* who is back from a block takes no turn */
+		p->queue_turn = queue;
+	fiber_dequeue(c);
+	return c->task;
+}
+
+/*
+ * Whoever sleeps in FIBER_IOC_KEEP makes spares. It has the second wake-up of a
+ * placement, so it is asked only when there was nobody for the first.
+ */
+struct task_struct *fiber_call_keeper(struct fiber_group *g)
+{
+	struct task_struct *keeper = g->keeper;
+
+	g->keeper = NULL;
+	return keeper;
+}
+
+static u64 grace_left(struct fiber_processor *p)
+{
+	u64 past = ktime_get_mono_fast_ns() - p->since;
+
+	return p->since && past < p->group->grace_ns ? p->group->grace_ns - past : 0;
+}
+
+/* Only preempted carriers wait, and none has waited for a quantum. */
+static bool nobody_due(struct fiber_carrier *first)
+{
+	return !first || (first->turned && first->rank > ktime_get_mono_fast_ns());
+}
+
+/**
+ * fiber_queue_first - do ready fibers go before the first carrier that waits?
+ * @p: to be placed
+ * @first: of group->ready
+ */
+bool fiber_queue_first(struct fiber_processor *p, struct fiber_carrier *first)
+{
+	if (!first->turned || !fiber_ready_work(p))
+		return false;
+	return !p->queue_turn ||
+	       ktime_get_mono_fast_ns() - p->turn_since < p->group->quantum_ns;
+}
+
+/*
+ * Find an owner for a processor in flight. Returns whom to wake, or nobody and
+ * in *grace how long to wait first (0: not at all).
+ */
+static struct task_struct *place(struct fiber_processor *p, u64 *grace)
+{
+	struct fiber_group *g = p->group;
+	struct fiber_carrier *c = fiber_first_ready(g);
+
+	if (c && !g->dead && !fiber_queue_first(p, c))
+		return fiber_grant(p, c, p->why);
+	if (g->dead || (!c && !fiber_wanted(p))) {
+		fiber_rest(p);
+		return NULL;
+	}
+	*grace = grace_left(p);
+	if (*grace)
+		return NULL;
+	if (fiber_first_spare(g))
+		return fiber_grant(p, fiber_first_spare(g), p->why);
+	if (c) {
+		p->short_of_spares = true;
+		return fiber_grant(p, c, p->why);
+	}
+	fiber_rest(p);
+	return fiber_call_keeper(g);
+}
+
+static void settle(struct fiber_processor *p)
+{
+	struct fiber_group *g = p->group;
+	struct task_struct *task = NULL, *keeper = NULL;
+	unsigned long flags;
+	u64 grace = 0;
+
+	rcu_read_lock();
+	flags = fiber_group_lock(g);
+	if (p->state == FIBER_FLIGHT)
+		task = place(p, &grace);
+	if (task && fiber_few_spares(g))
+		keeper = fiber_call_keeper(g);
+	if (p->grace_armed)
+		grace = 0;
+	else
+		p->grace_armed = grace;
+	fiber_group_unlock(g, flags);
+	if (grace)	/* only one context at a time sees grace_armed turn true */
+		hrtimer_start(&p->grace, ns_to_ktime(grace),
+			      HRTIMER_MODE_REL_PINNED_HARD);
+	fiber_wake(task);
+	fiber_wake(keeper);
+	rcu_read_unlock();
+}
+
+/* Hard irq, the CPU where the owner blocked. */
+static void settle_work(struct irq_work *work)
+{
+	settle(container_of(work, struct fiber_processor, settle));
+}
+
+/* Hard irq. */
+static enum hrtimer_restart grace_over(struct hrtimer *timer)
+{
+	struct fiber_processor *p = container_of(timer, struct fiber_processor, grace);
+	unsigned long flags = fiber_group_lock(p->group);
+
+	p->grace_armed = false;
+	fiber_group_unlock(p->group, flags);
+	settle(p);
+	return HRTIMER_NORESTART;
+}
+
+/**
+ * fiber_handoff_init - a processor is born idle
+ * @g: its group, not yet visible to others
+ * @p: zeroed, with page and index
+ */
+void fiber_handoff_init(struct fiber_group *g, struct fiber_processor *p)
+{
+	p->group = g;
+	p->state = FIBER_IDLE;
+	list_add_tail(&p->node, &g->idle);
+	g->nr[FIBER_IDLE]++;
+	atomic_inc(avail(g));
+	WRITE_ONCE(g->info->idle, g->nr[FIBER_IDLE]);
+	WRITE_ONCE(p->page->owner, FIBER_NO_CARRIER);
+	p->settle = IRQ_WORK_INIT_HARD(settle_work);
+	fiber_quantum_hurry_init(p);
+	fiber_compat_timer(&p->grace, grace_over, HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/* The owner leaves p behind. rq lock held, irqs off. */
+static void fly(struct fiber_carrier *c, u32 why, u64 since)
+{
+	struct fiber_processor *p = c->processor;
+	struct fiber_group *g = c->group;
+	unsigned long flags = fiber_group_lock(g);
+	bool now;
+
+	fiber_take(p, why, since);
+	now = !p->grace_armed || !since || !list_empty(&g->ready);
+	fiber_group_unlock(g, flags);
+	if (now)
+		irq_work_queue(&p->settle);
+}
+
+static bool wanted_by_any(struct fiber_processor *p)
+{
+	return fiber_wanted(p) || READ_ONCE(p->group->info->waiting);
+}
+
+/* KEEPING, unless somebody wants p meanwhile. True: c keeps it (or lost it). */
+static bool keep(struct fiber_carrier *c, struct fiber_processor *p)
+{
+	atomic_set(&c->hold, FIBER_KEEPING);
+	atomic_inc(avail(p->group));
+	/* Pairs with the barrier in enqueue_ready and the publisher's (uapi). */
+	smp_mb__after_atomic();
+	if (!wanted_by_any(p))
+		return true;
+	if (atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_RUNNING) != FIBER_KEEPING)
+		return true;
+	atomic_dec(avail(p->group));
+	return false;
+}
+
+/**
+ * fiber_handoff_block - a carrier that owns a processor went to sleep in fiber
+ * @c: current
+ *
+ * Context: sched_out, rq lock held, irqs off.
+ */
+void fiber_handoff_block(struct fiber_carrier *c)
+{
+	struct fiber_processor *p = c->processor;
+	u64 grace = c->group->grace_ns;
+
+	WRITE_ONCE(c->page->blocks, ++c->stat[FIBER_STAT_BLOCKS]);
+	if (!wanted_by_any(p) && keep(c, p))
+		return;
+	c->need = true;
+	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
+	fly(c, FIBER_EVENT_BLOCK, grace ? ktime_get_mono_fast_ns() : 0);
+}
+
+/**
+ * fiber_handoff_unblock - the carrier that kept its processor runs again
+ * @c: current
+ *
+ * Context: sched_in, preemption off.
+ */
+void fiber_handoff_unblock(struct fiber_carrier *c)
+{
+	struct fiber_group *g = c->group;
+	unsigned long flags;
+
+	if (atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_RUNNING) == FIBER_KEEPING) {
+		atomic_dec(avail(g));
+		return;
+	}
+	/* Taken under the lock: once we held it, the taker has finished. */
+	flags = fiber_group_lock(g);
+	atomic_set(&c->hold, FIBER_RUNNING);
+	fiber_group_unlock(g, flags);
+	c->need = true;
+}
+
+/**
+ * fiber_handoff_leave - a carrier ends, with or without a processor
+ * @c: current, dying or detaching, not waiting
+ *
+ * Context: any, up to sched_out of a dying task.
+ */
+void fiber_handoff_leave(struct fiber_carrier *c)
+{
+	if (c->processor)
+		fly(c, FIBER_EVENT_EXIT, 0);
+}
+
+/**
+ * fiber_handoff_edge - a processor for a carrier about to enter user mode
+ * @c: current, lost its processor
+ *
+ * Context: irqs off. Returns true if it may go on: it owns one, or the group
+ * is dead. False: it must queue (others are before it, or none is free).
+ */
+bool fiber_handoff_edge(struct fiber_carrier *c)
+{
+	struct fiber_group *g = c->group;
+	struct fiber_processor *p = NULL;
+	struct fiber_carrier *first;
+	unsigned long flags = fiber_group_lock(g);
+	bool go = g->dead || c->processor;
+
+	first = fiber_first_ready(g);
+	if (!go && nobody_due(first))
+		p = fiber_find(g, c);
+	if (p) {
+		c->stat[p->state == FIBER_FLIGHT && p->last == c ?
+			FIBER_STAT_GRACE : FIBER_STAT_EDGE]++;
+		fiber_own(p, c, FIBER_EVENT_IDLE);
+		go = true;
+	}
+	fiber_group_unlock(g, flags);
+	return go;
+}

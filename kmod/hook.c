@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * hook.c - what the scheduler tells us of a carrier
+ *
+ * Context of sched_out: rq lock held, irqs off, only when another task follows.
+ * Nothing is woken, no user memory is touched, no lock is taken under which
+ * anybody wakes. Context of sched_in: the carrier, preemption off, irqs on, no
+ * lock held.
+ *
+ * Whether sched_out means "blocked" is asked of the run queue, never of __state:
+ * a task that was preempted while it was about to sleep has __state set and is
+ * still runnable (it stays the owner and runs again soon).
+ */
+#include "compat.h"
+#include "internal.h"
+
+/*
+ * Sleeps that are no reason to pass the processor on. STOPPED and TRACED: the
+ * whole process is stopped or the carrier is being looked at; whoever took over
+ * would run beside it. TASK_RTLOCK_WAIT (PREEMPT_RT): a spinlock, short.
+ */
+static bool keeps_anyway(unsigned int state)
+{
+	unsigned int except = __TASK_STOPPED | __TASK_TRACED;
+
+#ifdef CONFIG_PREEMPT_RT
+	except |= TASK_RTLOCK_WAIT;
+#endif
+	return state & except;
+}
+
+static bool may_lose(struct fiber_carrier *c)
+{
+	return c->processor && !c->waiting && READ_ONCE(c->page->in_fiber) &&
+	       !READ_ONCE(c->page->no_preempt);
+}
+
+static void sched_out(struct preempt_notifier *n, struct task_struct *next)
+{
+	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
+	unsigned int state = READ_ONCE(current->__state);
+
+	fiber_upcall_disarm(c);
+	if (unlikely(state == TASK_DEAD)) {
+		fiber_carrier_end(c);
+		return;
+	}
+	if (!fiber_compat_blocked(current) || !may_lose(c) || keeps_anyway(state))
+		return;
+	fiber_handoff_block(c);
+}
+
+static void sched_in(struct preempt_notifier *n, int cpu)
+{
+	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
+	unsigned long flags;
+
+	if (atomic_read(&c->hold) != FIBER_RUNNING)
+		fiber_handoff_unblock(c);
+	if (unlikely(c->need || c->want_preempt ||
+		     current->mm != c->group->mm)) {
+		local_irq_save(flags);
+		fiber_upcall_arm(c);
+		local_irq_restore(flags);
+	}
+	if (c->processor)
+		fiber_quantum_resume(c);
+}
+
+static struct preempt_ops fiber_hooks = {
+	.sched_in = sched_in,
+	.sched_out = sched_out,
+};
+
+/**
+ * fiber_hook_init - prepare the scheduler hooks of a carrier
+ * @c: new; the caller registers c->sched, in its own thread
+ */
+void fiber_hook_init(struct fiber_carrier *c)
+{
+	preempt_notifier_init(&c->sched, &fiber_hooks);
+}
+
+/**
+ * fiber_hook_is - is this preempt notifier one of ours (and not KVM's)?
+ * @n: on the list of the current task
+ */
+bool fiber_hook_is(const struct preempt_notifier *n)
+{
+	return n->ops == &fiber_hooks;
+}

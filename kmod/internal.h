@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * internal.h - the objects of the module and who may touch their fields
+ *
+ * group      one open of /dev/fiber, set up by one process
+ * processor  the right to run fibers; N per group, never freed before it
+ * carrier    a thread that may own a processor
+ *
+ * Lock order: a runqueue lock -> group->lock, which is a leaf. It is a raw
+ * spinlock under which nothing is woken, allocated, freed, armed or faulted in:
+ * functions that choose a sleeper return its task, and the caller wakes it when
+ * the lock is dropped, still under rcu_read_lock (a task_struct is freed by RCU).
+ */
+#ifndef FIBER_INTERNAL_H
+#define FIBER_INTERNAL_H
+
+#include <linux/fiber.h>
+#include <linux/hrtimer.h>
+#include <linux/idr.h>
+#include <linux/irq_work.h>
+#include <linux/kref.h>
+#include <linux/ktime.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/preempt.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+#include <linux/sched/task.h>
+#include <linux/sched/task_stack.h>
+#include <linux/smp.h>
+#include <linux/spinlock.h>
+#include <linux/user-return-notifier.h>
+#include <linux/workqueue.h>
+
+#define FIBER_MAX_PROCESSORS	1024U
+#define FIBER_MAX_GRACE_NS	(10 * NSEC_PER_MSEC)
+#define FIBER_DEFAULT_QUANTUM	(10 * NSEC_PER_MSEC)
+#define FIBER_RETRY_NS		(200 * NSEC_PER_USEC) /* after a refused preemption */
+#define FIBER_MIN_RUN_NS	NSEC_PER_MSEC	/* before a quantum is cut short */
+#define FIBER_MAX_TEXTS		64
+#define FIBER_MAX_ARENAS	4096
+#define FIBER_PREEMPT_STACK	768	/* bytes the PREEMPT trampoline may use */
+
+/*
+ * Where a processor is. Each has exactly one state; the three counts of a group
+ * add up to N whenever group->lock is free.
+ */
+enum fiber_processor_state {
+	FIBER_IDLE,	/* on group->idle; counted in info->avail */
+	FIBER_OWNED,	/* processor->owner runs, or is blocked and keeps it */
+	FIBER_FLIGHT,	/* on group->flight: taken from ->last, not yet placed */
+	FIBER_STATES
+};
+
+/* What a carrier waits for. */
+enum fiber_wait {
+	FIBER_WAITS_NOT,
+	FIBER_WAITS_READY,	/* on group->ready */
+	FIBER_WAITS_SPARE,	/* on group->spares */
+};
+
+/*
+ * May somebody take the processor of this carrier? One atomic word:
+ * RUNNING -> KEEPING  sched_out, the carrier blocked and nobody wanted it
+ * KEEPING -> RUNNING  sched_in, the carrier is back
+ * KEEPING -> LOST     under group->lock by whoever takes it
+ * LOST    -> RUNNING  sched_in, which then sees that it needs a processor
+ */
+enum fiber_hold { FIBER_RUNNING, FIBER_KEEPING, FIBER_LOST };
+
+enum fiber_stat {
+	FIBER_STAT_BLOCKS,	/* blocked in fiber, owning a processor */
+	FIBER_STAT_HANDOFFS,	/* ... and it was taken */
+	FIBER_STAT_GRACE,	/* got its own back at the edge: nobody had had it */
+	FIBER_STAT_EDGE,	/* got a free one at the edge, no upcall */
+	FIBER_STAT_RETURNS,	/* RETURN upcalls */
+	FIBER_STAT_PREEMPTS,	/* PREEMPT upcalls */
+	FIBER_STAT_REFUSED,	/* preemptions put off */
+	FIBER_STATS
+};
+
+struct fiber_group;
+struct fiber_carrier;
+
+struct fiber_processor {
+	struct fiber_group *group;
+	struct fiber_processor_page *page;
+	u32 index;
+
+	/* under group->lock */
+	enum fiber_processor_state state;
+	struct fiber_carrier *owner;	/* OWNED */
+	struct fiber_carrier *last;	/* FLIGHT: compared only, never followed */
+	struct list_head node;		/* IDLE, FLIGHT */
+	u64 since;			/* FLIGHT: when it was taken; 0: no grace */
+	u32 why;			/* FIBER_EVENT_* for the next owner */
+	bool grace_armed;
+	bool short_of_spares;		/* a turned carrier runs for want of one */
+	bool queue_turn;		/* ready fibers have their turn ... */
+	u64 turn_since;			/* ... since then, ns */
+
+	struct irq_work settle;		/* places a processor taken in sched_out */
+	struct hrtimer grace;
+	call_single_data_t hurry;	/* runs where the owner runs */
+	atomic_t hurrying;		/* it is queued or runs */
+};
+
+struct fiber_carrier {
+	struct preempt_notifier sched;
+	struct user_return_notifier edge;
+	struct task_struct *task;
+	struct fiber_group *group;
+	struct fiber_carrier_page *page;
+	u32 index;
+
+	/*
+	 * under group->lock; the carrier itself reads processor without it:
+	 * while it runs, nobody else changes it.
+	 */
+	struct fiber_processor *processor;
+	enum fiber_wait wait;
+	u32 event;
+	bool turned;			/* READY: it gave its processor away */
+	u64 rank;			/* READY: place in the queue, ns */
+	struct list_head node;		/* group->ready or ->spares */
+	struct list_head all;		/* group->carriers */
+
+	atomic_t hold;			/* enum fiber_hold */
+
+	/* own thread, or an interrupt on its CPU while it is current */
+	bool armed;			/* edge is on this CPU's list */
+	bool need;			/* lost its processor in fiber */
+	bool want_preempt;
+	bool waiting;			/* sleeps in an ioctl of ours */
+	bool gone;			/* detached; hooks do nothing */
+	bool early;			/* one is back from a block: cut the quantum short */
+	int tick_cpu;
+	u32 seq;			/* processor page's, at the last look */
+	u64 run_since;			/* ns; when this fiber was first seen */
+	u64 stat[FIBER_STATS];
+
+	struct hrtimer quantum;
+	struct irq_work end;
+	struct work_struct reap;
+	struct rcu_head rcu;
+};
+
+struct fiber_text {
+	unsigned long start, end;
+};
+
+struct fiber_arena {
+	unsigned long base, stride, count, guard, end;
+};
+
+/* Append-only: readers at the user edge look at [0, nr), acquire. */
+struct fiber_table {
+	unsigned int nr;
+	unsigned int room;
+	void *entry;
+};
+
+struct fiber_group {
+	struct kref ref;		/* the file; each carrier */
+	struct mm_struct *mm;		/* pinned by mmgrab, compared only */
+	void *files;			/* the opener's files_struct, compared only */
+	struct mutex setup;		/* SETUP, ATTACH, STACKS, TEXT */
+
+	/* constant after SETUP */
+	u32 nr_processors, max_carriers, min_spares;
+	u64 quantum_ns, grace_ns;
+	unsigned long return_ip, return_end, preempt_ip;
+	struct fiber_info_page *info;
+	struct fiber_hint_page *hint;
+	struct fiber_processor *processor;
+	struct page **carrier_page;	/* [max_carriers], NULL or allocated once */
+	bool ready_to_use;		/* release/acquire: SETUP is complete */
+
+	raw_spinlock_t lock;
+	struct list_head carriers;
+	struct list_head ready;		/* by rank: first come, first served */
+	struct list_head spares;	/* last in, first out: warm caches */
+	struct list_head idle;
+	struct list_head flight;	/* oldest first */
+	u32 nr[FIBER_STATES];
+	struct task_struct *keeper;	/* sleeps in FIBER_IOC_KEEP */
+	bool dead;
+	u64 gone_stat[FIBER_STATS];	/* of carriers that ended */
+	u64 wakes, violations;
+
+	struct ida ids;
+	struct fiber_table arenas, texts;
+};
+
+/* Is anybody interested in p if its owner leaves? Any context. */
+static inline bool fiber_wanted(const struct fiber_processor *p)
+{
+	return READ_ONCE(p->page->takeover) || READ_ONCE(p->group->hint->work);
+}
+
+/* Are fibers ready that p could run? Any context. */
+static inline bool fiber_ready_work(const struct fiber_processor *p)
+{
+	return (READ_ONCE(p->page->takeover) & FIBER_TAKEOVER_READY) ||
+	       READ_ONCE(p->group->hint->work);
+}
+
+/* Are fibers or carriers ready to run on p instead of its owner? Any context. */
+static inline bool fiber_contended(const struct fiber_processor *p)
+{
+	return fiber_ready_work(p) || READ_ONCE(p->group->info->waiting);
+}
+
+/* page.c - process context */
+int fiber_page_setup(struct fiber_group *g);
+void fiber_page_free(struct fiber_group *g);
+struct fiber_carrier_page *fiber_page_carrier(struct fiber_group *g, u32 index);
+int fiber_page_mmap(struct fiber_group *g, struct vm_area_struct *vma);
+#define FIBER_OFF_INFO		0UL
+#define FIBER_OFF_HINT		1UL
+#define FIBER_OFF_PROCESSORS	0x100UL
+#define FIBER_OFF_CARRIERS	0x10000UL
+
+/* handoff.c - up to sched_out, irqs off; wait.c - process context */
+void fiber_handoff_init(struct fiber_group *g, struct fiber_processor *p);
+void fiber_handoff_block(struct fiber_carrier *c);
+void fiber_handoff_unblock(struct fiber_carrier *c);
+void fiber_handoff_leave(struct fiber_carrier *c);
+bool fiber_handoff_edge(struct fiber_carrier *c);
+int fiber_handoff_acquire(struct fiber_carrier *c);
+int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline);
+int fiber_handoff_wake(struct fiber_group *g);
+int fiber_handoff_keep(struct fiber_group *g);
+void fiber_handoff_kill(struct fiber_group *g);
+
+/* quantum.c */
+void fiber_quantum_init(struct fiber_carrier *c);
+void fiber_quantum_start(struct fiber_carrier *c);
+void fiber_quantum_resume(struct fiber_carrier *c);
+void fiber_quantum_retry(struct fiber_carrier *c);
+void fiber_quantum_hurry_init(struct fiber_processor *p);
+void fiber_quantum_hurry(struct fiber_processor *p, int cpu);
+void fiber_quantum_hurry_sync(struct fiber_processor *p);
+
+/* upcall.c - irqs off, on the carrier's CPU */
+void fiber_upcall_init(struct fiber_carrier *c);
+void fiber_upcall_arm(struct fiber_carrier *c);
+void fiber_upcall_disarm(struct fiber_carrier *c);
+
+/* hook.c */
+void fiber_hook_init(struct fiber_carrier *c);
+bool fiber_hook_is(const struct preempt_notifier *n);
+
+/* carrier.c - process context, except fiber_carrier_end */
+int fiber_carrier_start(void);
+void fiber_carrier_stop(void);
+struct fiber_carrier *fiber_carrier_current(struct fiber_group *g);
+int fiber_carrier_attach(struct fiber_group *g, u32 *index);
+void fiber_carrier_detach(struct fiber_carrier *c);
+void fiber_carrier_end(struct fiber_carrier *c);
+
+/* group.c - process context */
+extern const struct file_operations fiber_group_fops;
+void fiber_group_put(struct fiber_group *g);
+
+/* ioctl.c - process context, except the two questions of the user edge */
+long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+bool fiber_text_ok(struct fiber_group *g, unsigned long ip);
+bool fiber_stack_ok(struct fiber_group *g, unsigned long sp);
+
+/* main.c: parameters */
+extern unsigned int fiber_max_carriers;
+extern unsigned int fiber_min_quantum_us;
+extern bool fiber_check;
+
+#endif

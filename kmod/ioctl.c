@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * ioctl.c - arguments: copied once, checked, refused without a trace
+ *
+ * Context: process, except fiber_text_ok and fiber_stack_ok (user edge, irqs
+ * off). A command that fails leaves everything as it was; one that reports
+ * through its struct undoes what it did if the copy out fails.
+ */
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "compat.h"
+#include "internal.h"
+
+static int add_entry(struct fiber_table *t, const void *entry, size_t size,
+		     unsigned int room)
+{
+	if (t->nr == room)
+		return -ENOSPC;
+	memcpy(t->entry + t->nr * size, entry, size);
+	/* The entry is complete. Pairs with the acquires in *_ok() below. */
+	smp_store_release(&t->nr, t->nr + 1);
+	return 0;
+}
+
+/**
+ * fiber_text_ok - may code at ip be preempted?
+ * @g: set up
+ * @ip: user address
+ */
+bool fiber_text_ok(struct fiber_group *g, unsigned long ip)
+{
+	const struct fiber_text *t = g->texts.entry;
+	/* Pairs with the release in add_entry(). */
+	unsigned int i, nr = smp_load_acquire(&g->texts.nr);
+
+	for (i = 0; i < nr; i++)
+		if (ip >= t[i].start && ip < t[i].end)
+			return true;
+	return false;
+}
+
+/**
+ * fiber_stack_ok - is there room for the PREEMPT trampoline?
+ * @g: set up
+ * @sp: user stack pointer
+ *
+ * Without registered arenas every stack is trusted.
+ */
+bool fiber_stack_ok(struct fiber_group *g, unsigned long sp)
+{
+	const struct fiber_arena *a = g->arenas.entry;
+	/* Pairs with the release in add_entry(). */
+	unsigned int i, nr = smp_load_acquire(&g->arenas.nr);
+
+	for (i = 0; i < nr; i++)
+		if (sp > a[i].base && sp <= a[i].end)
+			return (sp - 1 - a[i].base) % a[i].stride >=
+				a[i].guard + FIBER_PREEMPT_STACK;
+	return !nr;
+}
+
+static int query(void __user *uarg)
+{
+	struct fiber_query_args a;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (memchr_inv(a.reserved, 0, sizeof(a.reserved)))
+		return -EINVAL;
+	a.api = FIBER_API_VERSION;
+	a.page_size = PAGE_SIZE;
+	a.features = FIBER_FEAT_HANDOFF | FIBER_FEAT_RETURN | FIBER_FEAT_PREEMPT |
+		     FIBER_FEAT_STACKS;
+	a.max_processors = FIBER_MAX_PROCESSORS;
+	a.max_carriers = READ_ONCE(fiber_max_carriers);
+	a.min_quantum_ns = READ_ONCE(fiber_min_quantum_us) * (u64)NSEC_PER_USEC;
+	return copy_to_user(uarg, &a, sizeof(a)) ? -EFAULT : 0;
+}
+
+static bool user_text(u64 start, u64 end)
+{
+	return start && start < end && end < TASK_SIZE_MAX;
+}
+
+/* Fill in defaults; false: a field is out of range. */
+static bool setup_args_ok(struct fiber_setup_args *a)
+{
+	u32 limit = READ_ONCE(fiber_max_carriers);
+	u64 floor = READ_ONCE(fiber_min_quantum_us) * (u64)NSEC_PER_USEC;
+
+	a->quantum_ns = a->quantum_ns ?: FIBER_DEFAULT_QUANTUM;
+	a->max_carriers = a->max_carriers ?: limit;
+	return !a->flags && !memchr_inv(a->reserved, 0, sizeof(a->reserved)) &&
+	       a->processors && a->processors <= FIBER_MAX_PROCESSORS &&
+	       a->max_carriers && a->max_carriers <= limit &&
+	       a->min_spares <= a->max_carriers &&
+	       a->quantum_ns >= floor && a->quantum_ns <= NSEC_PER_SEC &&
+	       a->grace_ns <= FIBER_MAX_GRACE_NS &&
+	       user_text(a->return_ip, a->return_end) &&
+	       a->return_end - a->return_ip <= PAGE_SIZE &&
+	       a->preempt_ip < TASK_SIZE_MAX;
+}
+
+static int setup_memory(struct fiber_group *g)
+{
+	int err = fiber_page_setup(g);
+	u32 i;
+
+	g->arenas.entry = kvcalloc(FIBER_MAX_ARENAS, sizeof(struct fiber_arena),
+				   GFP_KERNEL_ACCOUNT);
+	g->texts.entry = kvcalloc(FIBER_MAX_TEXTS, sizeof(struct fiber_text),
+				  GFP_KERNEL_ACCOUNT);
+	if (err || !g->arenas.entry || !g->texts.entry) {
+		fiber_page_free(g);
+		kvfree(g->arenas.entry);
+		kvfree(g->texts.entry);
+		g->arenas.entry = NULL;
+		g->texts.entry = NULL;
+		return -ENOMEM;
+	}
+	for (i = 0; i < g->nr_processors; i++)
+		fiber_handoff_init(g, &g->processor[i]);
+	return 0;
+}
+
+static int group_setup(struct fiber_group *g, void __user *uarg)
+{
+	struct fiber_setup_args a;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (!setup_args_ok(&a))
+		return -EINVAL;
+	if (g->ready_to_use)
+		return -EBUSY;
+	a.off_info = FIBER_OFF_INFO << PAGE_SHIFT;
+	a.off_hint = FIBER_OFF_HINT << PAGE_SHIFT;
+	a.off_processors = FIBER_OFF_PROCESSORS << PAGE_SHIFT;
+	a.off_carriers = FIBER_OFF_CARRIERS << PAGE_SHIFT;
+	if (copy_to_user(uarg, &a, sizeof(a)))
+		return -EFAULT;
+
+	g->nr_processors = a.processors;
+	g->max_carriers = a.max_carriers;
+	g->min_spares = a.min_spares;
+	g->quantum_ns = a.quantum_ns;
+	g->grace_ns = a.grace_ns;
+	g->return_ip = a.return_ip;
+	g->return_end = a.return_end;
+	g->preempt_ip = a.preempt_ip;
+	if (setup_memory(g))
+		return -ENOMEM;
+	g->files = current->files;
+	g->mm = current->mm;
+	mmgrab(g->mm);
+	/* Pairs with the acquires of ->ready_to_use. */
+	smp_store_release(&g->ready_to_use, true);
+	return 0;
+}
+
+static int attach(struct fiber_group *g, void __user *uarg)
+{
+	struct fiber_attach_args a;
+	int err;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (a.flags || memchr_inv(a.reserved, 0, sizeof(a.reserved)))
+		return -EINVAL;
+	if (READ_ONCE(g->dead))
+		return -ESHUTDOWN;
+	err = fiber_carrier_attach(g, &a.carrier);
+	if (err)
+		return err;
+	if (!copy_to_user(uarg, &a, sizeof(a)))
+		return 0;
+	fiber_carrier_detach(fiber_carrier_current(g));
+	return -EFAULT;
+}
+
+static int add_stacks(struct fiber_group *g, void __user *uarg)
+{
+	const struct fiber_arena *old = g->arenas.entry;
+	struct fiber_stacks_args a;
+	struct fiber_arena new;
+	unsigned int i;
+	u64 size;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (a.flags || memchr_inv(a.reserved, 0, sizeof(a.reserved)) ||
+	    !a.stride || !a.count || a.guard >= a.stride ||
+	    check_mul_overflow(a.stride, a.count, &size) ||
+	    size > TASK_SIZE_MAX || !user_text(a.base, a.base + size) ||
+	    (a.contexts && (!a.context_size || a.contexts >= TASK_SIZE_MAX)))
+		return -EINVAL;
+	new = (struct fiber_arena){ .base = a.base, .stride = a.stride,
+		.count = a.count, .guard = a.guard, .end = a.base + size };
+	for (i = 0; i < g->arenas.nr; i++)
+		if (new.base < old[i].end && old[i].base < new.end)
+			return -EEXIST;
+	return add_entry(&g->arenas, &new, sizeof(new), FIBER_MAX_ARENAS);
+}
+
+static int add_text(struct fiber_group *g, void __user *uarg)
+{
+	struct fiber_text_args a;
+	struct fiber_text new;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (memchr_inv(a.reserved, 0, sizeof(a.reserved)) ||
+	    !user_text(a.start, a.end))
+		return -EINVAL;
+	new = (struct fiber_text){ .start = a.start, .end = a.end };
+	return add_entry(&g->texts, &new, sizeof(new), FIBER_MAX_TEXTS);
+}
+
+/*
+ * A signal has interrupted a wait for a processor. Its handler runs in the
+ * fiber, so it needs one as well: the edge redirects the handler's first
+ * instruction to the trampoline.
+ */
+static void need_at_edge(struct fiber_carrier *c)
+{
+	unsigned long flags;
+
+	c->need = true;
+	local_irq_save(flags);
+	fiber_upcall_arm(c);
+	local_irq_restore(flags);
+}
+
+static int acquire(struct fiber_carrier *c)
+{
+	int err = fiber_handoff_acquire(c);
+
+	if (err != -EINTR)
+		return err;
+	need_at_edge(c);
+	return -ERESTARTNOINTR;
+}
+
+static bool wait_flags_ok(u32 flags)
+{
+	u32 kind = flags & (FIBER_WAIT_READY | FIBER_WAIT_SPARE);
+
+	if (flags & ~(FIBER_WAIT_READY | FIBER_WAIT_SPARE | FIBER_WAIT_GIVE |
+		      FIBER_WAIT_TO_SPARE | FIBER_WAIT_SURE))
+		return false;
+	if (kind != FIBER_WAIT_READY && kind != FIBER_WAIT_SPARE)
+		return false;
+	if ((flags & FIBER_WAIT_TO_SPARE) &&
+	    (flags & ~FIBER_WAIT_TO_SPARE) != (FIBER_WAIT_READY | FIBER_WAIT_GIVE))
+		return false;
+	return !(flags & FIBER_WAIT_SURE) || kind == FIBER_WAIT_SPARE;
+}
+
+static int wait(struct fiber_carrier *c, void __user *uarg)
+{
+	struct fiber_wait_args a;
+	int err;
+
+	if (copy_from_user(&a, uarg, sizeof(a)))
+		return -EFAULT;
+	if (!wait_flags_ok(a.flags) || a.reserved0 || a.deadline_ns > KTIME_MAX ||
+	    (a.deadline_ns && !(a.flags & FIBER_WAIT_SPARE)) ||
+	    memchr_inv(a.reserved, 0, sizeof(a.reserved)))
+		return -EINVAL;
+	err = fiber_handoff_wait(c, a.flags, a.deadline_ns);
+	if (err == -EINTR && (a.flags & FIBER_WAIT_READY)) {
+		need_at_edge(c);
+		if (!(a.flags & FIBER_WAIT_GIVE))
+			return -ERESTARTNOINTR;
+	}
+	if (err)
+		return err;
+	a.processor = c->processor ? c->processor->index : FIBER_NO_PROCESSOR;
+	a.event = c->event;
+	return copy_to_user(uarg, &a, sizeof(a)) ? -EFAULT : 0;
+}
+
+static int detach(struct fiber_carrier *c)
+{
+	fiber_carrier_detach(c);
+	return 0;
+}
+
+/* Commands that change what a group is: one at a time. */
+static int ioctl_setup(struct fiber_group *g, unsigned int cmd, void __user *uarg)
+{
+	switch (cmd) {
+	case FIBER_IOC_SETUP:
+		return group_setup(g, uarg);
+	case FIBER_IOC_ATTACH:
+		return attach(g, uarg);
+	case FIBER_IOC_STACKS:
+		return add_stacks(g, uarg);
+	default:
+		return add_text(g, uarg);
+	}
+}
+
+static int ioctl_carrier(struct fiber_group *g, unsigned int cmd, void __user *uarg)
+{
+	struct fiber_carrier *c = fiber_carrier_current(g);
+
+	if (!c)
+		return -ESRCH;
+	switch (cmd) {
+	case FIBER_IOC_ACQUIRE:
+		return acquire(c);
+	case FIBER_IOC_WAIT:
+		return wait(c, uarg);
+	default:
+		return detach(c);
+	}
+}
+
+/**
+ * fiber_ioctl - the door: arguments are checked here, and only here
+ * @file: an open /dev/fiber
+ * @cmd: FIBER_IOC_*
+ * @arg: a user pointer, or nothing
+ */
+long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	struct fiber_group *g = file->private_data;
+	void __user *uarg = (void __user *)arg;
+	/* Pairs with the release in group_setup(). */
+	bool usable = smp_load_acquire(&g->ready_to_use);
+	int err;
+
+	if (usable && g->mm != current->mm)
+		return -EPERM;
+	switch (cmd) {
+	case FIBER_IOC_QUERY:
+		return query(uarg);
+	case FIBER_IOC_SETUP:
+		break;
+	case FIBER_IOC_ATTACH:
+	case FIBER_IOC_STACKS:
+	case FIBER_IOC_TEXT:
+		if (!usable)
+			return -ENXIO;
+		break;
+	case FIBER_IOC_ACQUIRE:
+	case FIBER_IOC_WAIT:
+	case FIBER_IOC_DETACH:
+		return usable ? ioctl_carrier(g, cmd, uarg) : -ENXIO;
+	case FIBER_IOC_WAKE:
+		return usable ? fiber_handoff_wake(g) : -ENXIO;
+	case FIBER_IOC_KEEP:
+		if (usable && fiber_carrier_current(g))
+			return -EBUSY;
+		return usable ? fiber_handoff_keep(g) : -ENXIO;
+	default:
+		return -ENOTTY;
+	}
+	mutex_lock(&g->setup);
+	err = ioctl_setup(g, cmd, uarg);
+	mutex_unlock(&g->setup);
+	return err;
+}

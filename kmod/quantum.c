@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * quantum.c - a fiber has run for long while others are ready
+ *
+ * Context: hard irq on the carrier's CPU (the timer, the hurry irq_work), or
+ * the carrier itself with irqs off.
+ *
+ * One hrtimer a carrier, armed lazily. It is never cancelled when the carrier
+ * leaves the CPU: an expiry that finds somebody else there stops, and
+ * sched_in arms it again, which also moves it to the new CPU. An expiry before
+ * the fiber has had its quantum (the processor came later, or another fiber has
+ * started since, by page->seq) re-arms for what is left.
+ */
+
+#include <asm/irq_regs.h>
+
+#include "compat.h"
+#include "internal.h"
+
+static void tick_in(struct fiber_carrier *c, u64 ns)
+{
+	c->tick_cpu = smp_processor_id();
+	hrtimer_start(&c->quantum, ns_to_ktime(ns), HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/*
+ * The notifier list of this CPU has no lock but "irqs off": an interrupt may
+ * change it if it came from user mode, or if nothing but itself disables
+ * preemption (so nobody is inside user_return_notifier_register, KVM included).
+ */
+static bool may_arm(void)
+{
+	struct pt_regs *regs = get_irq_regs();
+
+	if (regs && user_mode(regs))
+		return true;
+	return IS_ENABLED(CONFIG_PREEMPT_COUNT) && preempt_count() == HARDIRQ_OFFSET;
+}
+
+/*
+ * Has the fiber on current's processor had its quantum, while others are ready?
+ * If not, *next says when to look again.
+ */
+static bool due(struct fiber_carrier *c, struct fiber_processor *p, u64 *next)
+{
+	u64 now = ktime_get_mono_fast_ns(), least = c->group->quantum_ns, ran;
+	u32 seq = READ_ONCE(p->page->seq);
+
+	if (READ_ONCE(c->early))
+		least = min_t(u64, FIBER_MIN_RUN_NS, least);
+	if (seq != c->seq) {
+		c->seq = seq;
+		c->run_since = now;
+	}
+	ran = now - c->run_since;
+	*next = ran < least ? least - ran : c->group->quantum_ns;
+	return ran >= least && fiber_contended(p) && !c->want_preempt;
+}
+
+/* From an interrupt. Returns how long until the next look. */
+static u64 look(struct fiber_carrier *c, struct fiber_processor *p)
+{
+	u64 next;
+
+	if (!due(c, p, &next))
+		return next;
+	if (!may_arm())
+		return min_t(u64, FIBER_RETRY_NS, c->group->quantum_ns);
+	c->want_preempt = true;
+	fiber_upcall_arm(c);
+	return next;
+}
+
+static enum hrtimer_restart tick(struct hrtimer *timer)
+{
+	struct fiber_carrier *c = container_of(timer, struct fiber_carrier, quantum);
+	struct fiber_processor *p;
+
+	if (c->task != current)
+		return HRTIMER_NORESTART;
+	p = READ_ONCE(c->processor);
+	if (!p || c->waiting || c->gone)
+		return HRTIMER_NORESTART;
+	hrtimer_forward_now(timer, ns_to_ktime(look(c, p)));
+	return HRTIMER_RESTART;
+}
+
+/* Hard irq, on the CPU where the owner of the processor was seen last. */
+static void hurry(void *info)
+{
+	struct fiber_processor *p = info;
+	struct fiber_group *g = p->group;
+	struct fiber_carrier *c;
+	unsigned long flags;
+	bool mine;
+
+	/* An owner that is current stays the owner while this interrupt lasts. */
+	raw_spin_lock_irqsave(&g->lock, flags);
+	c = p->owner;
+	mine = c && c->task == current && !c->waiting && !c->gone;
+	raw_spin_unlock_irqrestore(&g->lock, flags);
+	if (mine)
+		tick_in(c, look(c, p));
+	/* The last touch of p. Pairs with the acquire in fiber_quantum_hurry_sync. */
+	atomic_set_release(&p->hurrying, 0);
+}
+
+/**
+ * fiber_quantum_hurry_init - prepare the call of a processor
+ * @p: new
+ */
+void fiber_quantum_hurry_init(struct fiber_processor *p)
+{
+	INIT_CSD(&p->hurry, hurry, p);
+}
+
+/**
+ * fiber_quantum_hurry - somebody waits and all processors are busy
+ * @p: whose fiber has run longest
+ * @cpu: where its owner was seen last
+ *
+ * Context: process, no lock held. A call that is under way is enough.
+ */
+void fiber_quantum_hurry(struct fiber_processor *p, int cpu)
+{
+	if (!p->group->preempt_ip || atomic_cmpxchg(&p->hurrying, 0, 1))
+		return;
+	if (smp_call_function_single_async(cpu, &p->hurry))
+		atomic_set(&p->hurrying, 0);
+}
+
+/**
+ * fiber_quantum_hurry_sync - wait until no call is under way
+ * @p: nobody waits for a processor of its group any more. Context: process.
+ */
+void fiber_quantum_hurry_sync(struct fiber_processor *p)
+{
+	/* Pairs with the release in hurry(). */
+	while (atomic_read_acquire(&p->hurrying))
+		cpu_relax();
+}
+
+/**
+ * fiber_quantum_init - prepare the timer of a carrier
+ * @c: new
+ */
+void fiber_quantum_init(struct fiber_carrier *c)
+{
+	c->tick_cpu = -1;
+	fiber_compat_timer(&c->quantum, tick, HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+/**
+ * fiber_quantum_resume - the carrier, which owns a processor, is on this CPU
+ * @c: current. Context: preemption off.
+ */
+void fiber_quantum_resume(struct fiber_carrier *c)
+{
+	bool early = READ_ONCE(c->early);
+	unsigned long flags;
+	u64 next = c->group->quantum_ns;
+
+	if (!early && c->tick_cpu == smp_processor_id() &&
+	    hrtimer_is_queued(&c->quantum))
+		return;
+	if (!c->group->preempt_ip)
+		return;
+	local_irq_save(flags);
+	if (early && due(c, c->processor, &next)) {
+		c->want_preempt = true;
+		fiber_upcall_arm(c);
+	}
+	tick_in(c, next);
+	local_irq_restore(flags);
+}
+
+/**
+ * fiber_quantum_start - the carrier has just got a processor
+ * @c: current. Context: process.
+ */
+void fiber_quantum_start(struct fiber_carrier *c)
+{
+	preempt_disable();
+	fiber_quantum_resume(c);
+	preempt_enable();
+}
+
+/**
+ * fiber_quantum_retry - a preemption was refused; look again soon
+ * @c: current. Context: irqs off.
+ */
+void fiber_quantum_retry(struct fiber_carrier *c)
+{
+	tick_in(c, min_t(u64, FIBER_RETRY_NS, c->group->quantum_ns));
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * upcall.c - the last step before user mode
+ *
+ * Context: irqs off, on the carrier's CPU. A user return notifier is a per-CPU
+ * list entry: it fires for whichever task of this CPU next returns to user mode.
+ * So it is on the list only while the carrier is current: armed in sched_in (or
+ * by an interrupt, or an ioctl, of the carrier), disarmed in sched_out.
+ *
+ * It runs after signals, restarts and rseq are settled, so the registers it sees
+ * are those user space would get.
+ *
+ * RETURN. The carrier lost its processor. If one is free, it is taken here and
+ * nothing else happens. Else the user ip goes to a slot of the carrier page and
+ * the library's trampoline runs, whose ACQUIRE sleeps like any other ioctl. The
+ * notifier stays armed until ACQUIRE has succeeded: a signal handler that starts
+ * in between is redirected as well (a slot deeper). Between the entry of the
+ * trampoline and the end of its ACQUIRE system call nothing is redirected.
+ *
+ * PREEMPT. Only where it can do no harm (may_preempt); else the library finds
+ * page->pending and we try again soon.
+ */
+#include <linux/ptrace.h>
+#include <linux/uaccess.h>
+#include <linux/uprobes.h>
+
+#include "compat.h"
+#include "internal.h"
+
+static bool in_window(const struct fiber_group *g, unsigned long ip)
+{
+	return ip >= g->return_ip && ip < g->return_end;
+}
+
+/* An upcall would be lost, or would confuse whoever steps this thread. */
+static bool uprobe_active(void)
+{
+#ifdef CONFIG_UPROBES
+	return current->utask && current->utask->active_uprobe;
+#else
+	return false;
+#endif
+}
+
+/*
+ * Enter the library instead of user code. A slot that was never taken (its
+ * signal handler left by longjmp) is reclaimed when all are full.
+ */
+static void redirect(struct fiber_carrier *c, struct pt_regs *regs, unsigned long to)
+{
+	struct fiber_carrier_page *page = c->page;
+	u32 depth = READ_ONCE(page->depth), i;
+
+	if (depth >= FIBER_SLOTS) {
+		for (i = 1; i < FIBER_SLOTS; i++)
+			WRITE_ONCE(page->slot[i - 1], READ_ONCE(page->slot[i]));
+		depth = FIBER_SLOTS - 1;
+	}
+	WRITE_ONCE(page->slot[depth], instruction_pointer(regs));
+	WRITE_ONCE(page->depth, depth + 1);
+	instruction_pointer_set(regs, to);
+}
+
+/*
+ * Is ip inside the restartable sequence this thread has announced? A redirect
+ * would let it commit after other threads have run on this CPU.
+ */
+static bool in_rseq(unsigned long ip)
+{
+#ifdef CONFIG_RSEQ
+	struct rseq __user *area = fiber_compat_rseq(current);
+	struct rseq_cs cs;
+	u64 ptr;
+
+	if (!area)
+		return false;
+	if (copy_from_user_nofault(&ptr, &area->rseq_cs, sizeof(ptr)))
+		return true;
+	if (!ptr)
+		return false;
+	if (copy_from_user_nofault(&cs, u64_to_user_ptr(ptr), sizeof(cs)))
+		return true;
+	return ip - cs.start_ip < cs.post_commit_offset;
+#else
+	return false;
+#endif
+}
+
+static bool may_preempt(struct fiber_carrier *c, struct pt_regs *regs)
+{
+	struct fiber_group *g = c->group;
+	unsigned long ip = instruction_pointer(regs);
+
+	return READ_ONCE(c->page->in_fiber) && !READ_ONCE(c->page->no_preempt) &&
+	       !READ_ONCE(c->page->depth) && !(regs->flags & X86_EFLAGS_TF) &&
+	       fiber_text_ok(g, ip) &&
+	       fiber_stack_ok(g, user_stack_pointer(regs)) && !in_rseq(ip);
+}
+
+static void upcall_preempt(struct fiber_carrier *c, struct pt_regs *regs)
+{
+	struct fiber_carrier_page *page = c->page;
+
+	c->want_preempt = false;
+	if (!c->processor || !fiber_contended(c->processor))
+		return;
+	if (may_preempt(c, regs)) {
+		WRITE_ONCE(page->preempts, ++c->stat[FIBER_STAT_PREEMPTS]);
+		redirect(c, regs, c->group->preempt_ip);
+		return;
+	}
+	WRITE_ONCE(page->refused, ++c->stat[FIBER_STAT_REFUSED]);
+	WRITE_ONCE(page->pending, 1);
+	fiber_quantum_retry(c);
+}
+
+/* True: the carrier is settled, the notifier can go. */
+static bool upcall_return(struct fiber_carrier *c, struct pt_regs *regs)
+{
+	if (fiber_handoff_edge(c)) {
+		c->need = false;
+		fiber_quantum_resume(c);
+		return true;
+	}
+	if (!in_window(c->group, instruction_pointer(regs))) {
+		WRITE_ONCE(c->page->returns, ++c->stat[FIBER_STAT_RETURNS]);
+		redirect(c, regs, c->group->return_ip);
+	}
+	return false;
+}
+
+static void edge(struct user_return_notifier *n)
+{
+	struct fiber_carrier *c = container_of(n, struct fiber_carrier, edge);
+	struct pt_regs *regs = current_pt_regs();
+
+	if (WARN_ON_ONCE(c->task != current)) {
+		fiber_upcall_disarm(c);
+		return;
+	}
+	if (unlikely(current->mm != c->group->mm)) {	/* exec */
+		fiber_carrier_detach(c);
+		return;
+	}
+	if (!user_64bit_mode(regs) || uprobe_active())
+		return;		/* stays armed */
+	if (c->need && !upcall_return(c, regs))
+		return;
+	if (c->want_preempt)
+		upcall_preempt(c, regs);
+	fiber_upcall_disarm(c);
+}
+
+/**
+ * fiber_upcall_init - prepare the edge of a carrier
+ * @c: new
+ */
+void fiber_upcall_init(struct fiber_carrier *c)
+{
+	c->edge.on_user_return = edge;
+}
+
+/**
+ * fiber_upcall_arm - look at the carrier before it next enters user mode
+ * @c: current
+ */
+void fiber_upcall_arm(struct fiber_carrier *c)
+{
+	if (c->armed)
+		return;
+	c->armed = true;
+	user_return_notifier_register(&c->edge);
+}
+
+/**
+ * fiber_upcall_disarm - no more; must happen before another task runs here
+ * @c: current
+ */
+void fiber_upcall_disarm(struct fiber_carrier *c)
+{
+	if (!c->armed)
+		return;
+	c->armed = false;
+	user_return_notifier_unregister(&c->edge);
+}
