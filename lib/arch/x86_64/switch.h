@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * switch.h - leave one stack, enter another (x86-64)
+ *
+ * Assembly inlined at each site with every register clobbered: the compiler
+ * spills only what is live there, so a switch moves rsp, rbp and the address
+ * to go on at. The way out is one `jmp *mem` per site, which predicts; `ret`
+ * into another stack never does.
+ *
+ * The carrier travels in rdi: a context that goes on finds there who runs it
+ * now, and needs no look at thread-local storage, whose address may have
+ * changed.
+ *
+ * What must happen when the old stack is out of use, but before the new
+ * context goes on, is part of the switch:
+ *   fb_switch_push   publishes the old context in a run queue, by two stores
+ *                    (x86 keeps their order: the tail is a store_release)
+ *   fb_switch_call   calls fn(c, arg) on the new context's stack, below its
+ *                    red zone
+ * The other way, to publish first and save later, would let a thief run a
+ * context that still runs here.
+ */
+#ifndef FB_ARCH_SWITCH_H
+#define FB_ARCH_SWITCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct fb_carrier;
+
+struct fb_ctx {
+	void *sp, *bp, *ip;
+};
+
+typedef void (*fb_switch_fn)(struct fb_carrier *c, void *arg);
+
+/* rsp and rbp are saved by hand; rdi is an operand of every switch. */
+#define FB_SWITCH_CLOBBERS						\
+	"r10", "r11", "r12", "r13", "r14", "r15",		\
+	"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",	\
+	"xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",	\
+	"xmm15", "memory", "cc"
+
+#define FB_SAVE								\
+	"leaq 1f(%%rip), %%rax\n\t"					\
+	"movq %%rsp, 0(%%rsi)\n\t"					\
+	"movq %%rbp, 8(%%rsi)\n\t"					\
+	"movq %%rax, 16(%%rsi)\n\t"
+#define FB_LOAD								\
+	"movq 0(%%rdx), %%rsp\n\t"					\
+	"movq 8(%%rdx), %%rbp\n\t"
+#define FB_GO								\
+	"jmpq *16(%%rdx)\n"						\
+	"1:\n\t"
+
+/* Go on at `to`; returns, on whatever carrier, when someone goes on at `from`. */
+static inline __attribute__((always_inline)) struct fb_carrier *
+fb_switch(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to)
+{
+	__asm__ volatile(FB_SAVE FB_LOAD FB_GO
+			 : "+D"(c), "+S"(from), "+d"(to)
+			 :: "rax", "rbx", "rcx", "r8", "r9", FB_SWITCH_CLOBBERS);
+	return c;
+}
+
+/* As fb_switch; then *slot = from, and store_release(tail, t). */
+static inline __attribute__((always_inline)) struct fb_carrier *
+fb_switch_push(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
+	       void *slot, uint32_t *tail, uint32_t t)
+{
+	register uint32_t *r8 __asm__("r8") = tail;
+	register uint32_t r9 __asm__("r9") = t;
+
+	__asm__ volatile(FB_SAVE FB_LOAD
+			 "movq %%rsi, (%%rcx)\n\t"
+			 "movl %%r9d, (%%r8)\n\t" FB_GO
+			 : "+D"(c), "+S"(from), "+d"(to), "+c"(slot),
+			   "+r"(r8), "+r"(r9)
+			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	return c;
+}
+
+/* Enter a new stack at fb_arch_start and publish `from` as fb_switch_push. */
+static inline __attribute__((always_inline)) struct fb_carrier *
+fb_switch_new(struct fb_carrier *c, struct fb_ctx *from, void *sp,
+	      void *slot, uint32_t *tail, uint32_t t)
+{
+	register uint32_t *r8 __asm__("r8") = tail;
+	register uint32_t r9 __asm__("r9") = t;
+
+	__asm__ volatile(FB_SAVE
+			 "movq %%rdx, %%rsp\n\t"
+			 "movq %%rsi, (%%rcx)\n\t"
+			 "movl %%r9d, (%%r8)\n\t"
+			 "jmp fb_arch_start\n"
+			 "1:\n\t"
+			 : "+D"(c), "+S"(from), "+d"(sp), "+c"(slot),
+			   "+r"(r8), "+r"(r9)
+			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	return c;
+}
+
+/*
+ * As fb_switch, but fn(c, arg) runs between the two, on the stack of `to`.
+ * fn must not sleep and needs little stack; `from` may be gone when it returns.
+ */
+static inline __attribute__((always_inline)) struct fb_carrier *
+fb_switch_call(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
+	       fb_switch_fn fn, void *arg)
+{
+	register void *r8 __asm__("r8") = arg;
+
+	__asm__ volatile(FB_SAVE
+			 "movq %%rdi, %%rbx\n\t"
+			 "movq %%rdx, %%r12\n\t"
+			 "movq 0(%%rdx), %%rsp\n\t"
+			 "leaq -128(%%rsp), %%rsp\n\t"
+			 "andq $-16, %%rsp\n\t"
+			 "xorl %%ebp, %%ebp\n\t"
+			 "movq %%r8, %%rsi\n\t"
+			 "callq *%%rcx\n\t"
+			 "movq %%rbx, %%rdi\n\t"
+			 "movq %%r12, %%rdx\n\t" FB_LOAD FB_GO
+			 : "+D"(c), "+S"(from), "+d"(to), "+c"(fn), "+r"(r8)
+			 :: "rax", "rbx", "r9", FB_SWITCH_CLOBBERS);
+	return c;
+}
+
+/* Go on at `to` and never come back here; nothing is saved. */
+static inline __attribute__((always_inline, noreturn)) void
+fb_switch_last(struct fb_carrier *c, struct fb_ctx *to)
+{
+	__asm__ volatile(FB_LOAD "jmpq *16(%%rdx)\n\t"
+			 :: "D"(c), "d"(to) : "memory");
+	__builtin_unreachable();
+}
+
+/* fb_self, read here and now: no address or value from before a switch. */
+static inline __attribute__((always_inline)) struct fb_carrier *fb_current(void)
+{
+	struct fb_carrier *c;
+
+	__asm__ volatile("movq fb_self@gottpoff(%%rip), %0\n\t"
+			 "movq %%fs:(%0), %0" : "=r"(c) :: "memory");
+	return c;
+}
+
+/*
+ * Rounding, masks, flush-to-zero: a call must keep them, so a switch must. To
+ * read and compare is nearly free; they are written only when they differ
+ * from what the runtime began with.
+ */
+struct fb_fpu {
+	uint32_t mxcsr;
+	uint16_t cw;
+};
+#define FB_MXCSR_STATUS	0x3fu		/* sticky exceptions: not control */
+
+static inline __attribute__((always_inline)) struct fb_fpu fb_fpu_read(void)
+{
+	struct fb_fpu v;
+
+	__asm__ volatile("stmxcsr %0\n\tfnstcw %1" : "=m"(v.mxcsr), "=m"(v.cw));
+	v.mxcsr &= ~FB_MXCSR_STATUS;
+	return v;
+}
+
+static inline void fb_fpu_write(struct fb_fpu v)
+{
+	__asm__ volatile("ldmxcsr %0\n\tfldcw %1" :: "m"(v.mxcsr), "m"(v.cw));
+}
+
+static inline void fb_cpu_relax(void)
+{
+	__asm__ volatile("pause" ::: "memory");
+}
+
+/* New contexts begin here, with the carrier in rdi, on an empty stack. */
+extern const char fb_arch_start[] __attribute__((visibility("hidden")));
+
+static inline void fb_ctx_init(struct fb_ctx *x, void *stack_top)
+{
+	x->sp = stack_top;
+	x->bp = NULL;
+	x->ip = (void *)fb_arch_start;
+}
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * upcall.S - where the kernel enters the library, and where contexts begin
+ *
+ * The module redirects a carrier here instead of to its user ip, which it left
+ * in page->slot[depth - 1]. Nothing of the interrupted code may change: not
+ * its red zone, its flags, its registers. Each entry makes a hole below the red
+ * zone that becomes the return address, so that `ret $128` goes back and drops
+ * the red zone, and a debugger unwinds through.
+ *
+ * Offsets of struct fb_carrier and fb_cpage: proven in carrier.c.
+ */
+#define C_PAGE		0
+#define C_ROOT_SP	8
+#define C_XSAVE		32
+#define P_IN_FIBER	0
+#define P_DEPTH		16
+#define P_SLOT		64
+#define RED_ZONE	128
+
+	.macro cfi_push reg
+	pushq	%\reg
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset %\reg, 0
+	.endm
+	.macro cfi_pop reg
+	popq	%\reg
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore %\reg
+	.endm
+
+	/* Below the red zone, with a hole for the ip. Flags stay. */
+	.macro make_hole
+	leaq	-RED_ZONE(%rsp), %rsp
+	.cfi_adjust_cfa_offset RED_ZONE
+	leaq	-8(%rsp), %rsp
+	.cfi_adjust_cfa_offset 8
+	.cfi_offset %rip, -(RED_ZONE + 8)
+	.endm
+
+	/*
+	 * ip from the newest slot into the hole at \off(%rsp); the slot is free
+	 * then. Uses rax, rcx, rdx. Flags stay.
+	 */
+	.macro take_ip off
+	movq	fb_self@gottpoff(%rip), %rax
+	movq	%fs:(%rax), %rax
+	movq	C_PAGE(%rax), %rax
+	movl	P_DEPTH(%rax), %ecx
+	leal	-1(%rcx), %ecx
+	movq	P_SLOT(%rax, %rcx, 8), %rdx
+	movq	%rdx, \off(%rsp)
+	movl	%ecx, P_DEPTH(%rax)
+	.endm
+
+	.section .text, "ax", @progbits
+
+/*
+ * A fiber's first instructions: rdi = carrier, the stack is empty. Not a call:
+ * nothing returns here, and a call left over in the CPU's return stack would
+ * make the parent's next return mispredict.
+ */
+	.globl	fb_arch_start
+	.hidden	fb_arch_start
+	.type	fb_arch_start, @function
+fb_arch_start:
+	.cfi_startproc
+	.cfi_undefined %rip
+	xorl	%ebp, %ebp
+	pushq	%rbp
+	.cfi_adjust_cfa_offset 8
+	jmp	fb_fiber_main
+	.cfi_endproc
+	.size	fb_arch_start, . - fb_arch_start
+
+/*
+ * RETURN: the carrier lost its processor while it was blocked. It gets one by
+ * FIBER_IOC_ACQUIRE, which restarts by itself after signals: the module never
+ * redirects an ip between the entry and fb_upcall_return_end. A system call
+ * keeps all registers but rax, rcx, r11; vectors and flags are not touched.
+ */
+	.globl	fb_upcall_return, fb_upcall_return_end
+	.hidden	fb_upcall_return, fb_upcall_return_end
+	.type	fb_upcall_return, @function
+	.balign	64
+fb_upcall_return:
+	.cfi_startproc
+	.cfi_signal_frame
+	.cfi_def_cfa %rsp, 0
+	.cfi_undefined %rip
+	make_hole
+	cfi_push rax
+	cfi_push rcx
+	cfi_push rdx
+	cfi_push rsi
+	cfi_push rdi
+	cfi_push r11
+	take_ip	48
+	movl	$16, %eax			/* SYS_ioctl */
+	movl	fb_upcall_fd(%rip), %edi
+	movl	fb_upcall_acquire(%rip), %esi
+	movl	$0, %edx
+	syscall
+fb_upcall_return_end:
+	movq	%rax, %rcx
+	jrcxz	1f
+	jmp	fb_upcall_failed
+1:	/* syscall left the flags of its own start in r11, and restored them */
+	cfi_pop	r11
+	cfi_pop	rdi
+	cfi_pop	rsi
+	cfi_pop	rdx
+	cfi_pop	rcx
+	cfi_pop	rax
+	ret	$RED_ZONE
+	.cfi_endproc
+	.size	fb_upcall_return, . - fb_upcall_return
+
+/* The group is closed under us: rcx = -errno. Nothing can go on. */
+	.type	fb_upcall_failed, @function
+fb_upcall_failed:
+	.cfi_startproc
+	.cfi_undefined %rip
+	movq	%rcx, %rdi
+	cld
+	andq	$-16, %rsp
+	callq	fb_upcall_abort
+	ud2
+	.cfi_endproc
+	.size	fb_upcall_failed, . - fb_upcall_failed
+
+/*
+ * PREEMPT: the fiber's quantum is used up. All registers go to the fiber's
+ * stack, the extended state to the carrier's buffer, and C runs on the
+ * carrier's own stack, below its suspended root context. (A fiber that waits
+ * there keeps its carrier, so both are ours until it goes on.)
+ *
+ * Flags come back by hand, not by popf: single-stepping over popf loses the
+ * debugger's trap flag. sahf restores SF ZF AF PF CF; OF and DF by arithmetic.
+ */
+	.globl	fb_upcall_preempt
+	.hidden	fb_upcall_preempt
+	.type	fb_upcall_preempt, @function
+	.balign	64
+fb_upcall_preempt:
+	.cfi_startproc
+	.cfi_signal_frame
+	.cfi_def_cfa %rsp, 0
+	.cfi_undefined %rip
+	make_hole
+	cfi_push rax
+	pushfq
+	.cfi_adjust_cfa_offset 8
+	cld
+	cfi_push rcx
+	cfi_push rdx
+	cfi_push rbx
+	cfi_push rbp
+	cfi_push rsi
+	cfi_push rdi
+	cfi_push r8
+	cfi_push r9
+	cfi_push r10
+	cfi_push r11
+	cfi_push r12
+	cfi_push r13
+	cfi_push r14
+	cfi_push r15
+	take_ip	128
+
+	movq	fb_self@gottpoff(%rip), %rbx
+	movq	%fs:(%rbx), %rbx		/* the carrier */
+	movq	%rsp, %rbp
+	.cfi_def_cfa_register %rbp
+
+	movq	C_XSAVE(%rbx), %rdi
+	xorl	%eax, %eax			/* XSTATE_BV, XCOMP_BV, reserved */
+	movq	%rax, 512(%rdi)
+	movq	%rax, 520(%rdi)
+	movq	%rax, 528(%rdi)
+	movq	%rax, 536(%rdi)
+	movq	%rax, 544(%rdi)
+	movq	%rax, 552(%rdi)
+	movq	%rax, 560(%rdi)
+	movq	%rax, 568(%rdi)
+	movl	$-1, %eax
+	movl	$-1, %edx
+	cmpb	$0, fb_upcall_xsavec(%rip)
+	je	1f
+	xsavec64 (%rdi)
+	jmp	2f
+1:	xsave64	(%rdi)
+2:
+	movq	C_ROOT_SP(%rbx), %rsp
+	leaq	-RED_ZONE(%rsp), %rsp
+	andq	$-16, %rsp
+	movq	%rbx, %rdi
+	callq	fb_preempted
+	movq	%rbp, %rsp
+	.cfi_def_cfa_register %rsp
+
+	movq	C_XSAVE(%rbx), %rdi
+	movl	$-1, %eax
+	movl	$-1, %edx
+	xrstor64 (%rdi)
+	movq	C_PAGE(%rbx), %rax
+	movl	$1, P_IN_FIBER(%rax)	/* from here on a block may hand off again */
+
+	/* DF, OF, then the rest. The saved flags are at 112(%rsp). */
+	movq	112(%rsp), %rax
+	testl	$0x400, %eax
+	je	3f
+	std
+3:	movl	%eax, %ecx
+	shrl	$4, %ecx
+	andl	$0x80, %ecx			/* OF (bit 11) as bit 7 */
+	movb	%al, %ah
+	addb	%cl, %cl			/* 0x80 + 0x80 overflows: OF = 1 */
+	sahf					/* SF ZF AF PF CF; keeps OF */
+	cfi_pop	r15
+	cfi_pop	r14
+	cfi_pop	r13
+	cfi_pop	r12
+	cfi_pop	r11
+	cfi_pop	r10
+	cfi_pop	r9
+	cfi_pop	r8
+	cfi_pop	rdi
+	cfi_pop	rsi
+	cfi_pop	rbp
+	cfi_pop	rbx
+	cfi_pop	rdx
+	cfi_pop	rcx
+	leaq	8(%rsp), %rsp			/* the saved flags */
+	.cfi_adjust_cfa_offset -8
+	cfi_pop	rax
+	ret	$RED_ZONE
+	.cfi_endproc
+	.size	fb_upcall_preempt, . - fb_upcall_preempt
+
+	.section .note.GNU-stack, "", @progbits

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * carrier.c - the threads: carriers, and the keeper who makes them
+ *
+ * Creating a thread takes long and takes locks, so no carrier ever does it.
+ * The keeper, a plain thread, sleeps in backend->keep until spares are
+ * missing and makes them before they are needed, up to the cap.
+ *
+ * A carrier's life: attach, fb_sched_loop, detach. It ends only when the
+ * runtime does: fb_carrier_stop wakes one spare after the other, each finds the
+ * runtime stopping, leaves its processor to the next, and goes. By then no
+ * fiber is alive, so none of them can be blocked anywhere else.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fb.h"
+
+#define THREAD_STACK	(256 * 1024)
+#define RETRY_NS	10000000
+#define POLL_NS		200000
+#define BURST_NS	20000000
+#define BATCH_MAX	64
+
+/* upcall.S */
+_Static_assert(offsetof(struct fb_carrier, page) == 0, "C_PAGE");
+_Static_assert(offsetof(struct fb_carrier, root.sp) == 8, "C_ROOT_SP");
+_Static_assert(offsetof(struct fb_carrier, xsave) == 32, "C_XSAVE");
+_Static_assert(offsetof(struct fb_cpage, in_fiber) == 0, "P_IN_FIBER");
+_Static_assert(offsetof(struct fb_cpage, depth) == 16, "P_DEPTH");
+_Static_assert(offsetof(struct fb_cpage, slot) == 64, "P_SLOT");
+_Static_assert(offsetof(struct fiber, ctx) == 0, "the ring stores &ctx");
+
+__thread struct fb_carrier *fb_self;
+
+static struct {
+	pthread_t keeper;
+	uint32_t made, ready;	/* atomic: carriers created; attached or failed */
+	bool cap_said, error_said;
+	int batch;			/* keeper only, as made_at */
+	uint64_t made_at;
+} cr;
+
+static void nap(long ns)
+{
+	struct timespec ts = { .tv_nsec = ns };
+
+	nanosleep(&ts, NULL);
+}
+
+/* ---- one carrier ---- */
+
+static struct fb_carrier *carrier_alloc(void)
+{
+	struct fb_carrier *c = calloc(1, sizeof(*c));
+
+	if (!c || !fb_rt.xsave_size)
+		return c;
+	c->xsave = aligned_alloc(64, fb_rt.xsave_size);
+	if (!c->xsave) {
+		free(c);
+		return NULL;
+	}
+	memset(c->xsave, 0, fb_rt.xsave_size);
+	return c;
+}
+
+static void carrier_free(struct fb_carrier *c)
+{
+	free(c->xsave);
+	free(c);
+}
+
+static void *carrier_main(void *arg)
+{
+	struct fb_carrier *c = arg;
+	int r;
+
+	pthread_sigmask(SIG_SETMASK, &fb_rt.sigmask, NULL);
+	pthread_setname_np(pthread_self(), "fiber-carrier");
+	fb_fpu_write(fb_rt.fpu);
+	c->errno_loc = &errno;
+	c->tid = (int)syscall(SYS_gettid);
+	r = fb_rt.backend->attach(c);
+	__atomic_fetch_add(&cr.ready, 1, __ATOMIC_RELEASE);
+	if (r) {
+		fb_say("a thread could not become a carrier: %s", strerror(-r));
+	} else {
+		fb_self = c;
+		fb_sched_loop(c);
+		fb_self = NULL;
+		fb_rt.backend->detach(c);
+	}
+	__atomic_fetch_sub(&fb_rt.ncarriers, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static int carrier_make(void)
+{
+	struct fb_carrier *c = carrier_alloc();
+	pthread_attr_t attr;
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, THREAD_STACK);
+	__atomic_fetch_add(&fb_rt.ncarriers, 1, __ATOMIC_RELAXED);
+	r = pthread_create(&c->thread, &attr, carrier_main, c);
+	pthread_attr_destroy(&attr);
+	if (r) {
+		__atomic_fetch_sub(&fb_rt.ncarriers, 1, __ATOMIC_RELAXED);
+		carrier_free(c);
+	} else {
+		c->next = fb_rt.carriers;
+		FB_RELEASE(fb_rt.carriers, c);	/* Pairs with fiber_get_stats. */
+		cr.made++;
+	}
+	return -r;
+}
+
+/* ---- the keeper ---- */
+
+static void make_some(int n)
+{
+	int r = 0;
+
+	for (; n > 0 && !r; n--) {
+		if (FB_READ(fb_rt.ncarriers) >= fb_rt.max_carriers) {
+			if (!cr.cap_said)
+				fb_say("%u threads for fibers are the cap (max_carriers): more blocked fibers have to wait",
+				       fb_rt.max_carriers);
+			cr.cap_said = true;
+			r = -EAGAIN;
+		} else {
+			r = carrier_make();
+			if (r && !cr.error_said)
+				fb_say("cannot create a thread: %s",
+				       strerror(-r));
+			cr.error_said |= r != 0;
+		}
+	}
+	if (r)
+		nap(RETRY_NS);
+	/* They are no spares yet; do not make them twice. */
+	while (FB_ACQUIRE(cr.ready) != cr.made)
+		nap(POLL_NS);
+}
+
+/*
+ * A burst of blocks uses up spares faster than one thread makes them by twos:
+ * while the demand goes on, each batch is twice the one before.
+ */
+static int batch(int missing)
+{
+	uint64_t now = fiber_now();
+
+	cr.batch = now - cr.made_at < BURST_NS ? cr.batch * 2 : missing;
+	if (cr.batch > BATCH_MAX)
+		cr.batch = BATCH_MAX;
+	return cr.batch > missing ? cr.batch : missing;
+}
+
+static void *keeper_main(void *arg)
+{
+	int n;
+
+	(void)arg;
+	pthread_setname_np(pthread_self(), "fiber-keeper");
+	while (FB_READ(fb_rt.state) < FB_STOPPING) {
+		n = fb_rt.backend->keep();
+		if (n < 0 && n != -EINTR)
+			break;
+		if (n > 0 && FB_READ(fb_rt.state) < FB_STOPPING) {
+			make_some(batch(n));
+			cr.made_at = fiber_now();
+		}
+	}
+	return NULL;
+}
+
+/* Create a thread with all signals blocked. */
+static int thread_quiet(pthread_t *t, void *(*fn)(void *))
+{
+	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(t, NULL, fn, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return -r;
+}
+
+/* ---- start and stop ---- */
+
+static void join_carriers(void)
+{
+	struct fb_carrier *c, *next;
+
+	for (c = fb_rt.carriers; c; c = next) {
+		next = c->next;
+		pthread_join(c->thread, NULL);
+		carrier_free(c);
+	}
+	fb_rt.carriers = NULL;
+}
+
+static void end_carriers(void)
+{
+	FB_RELEASE(fb_rt.state, FB_STOPPING);
+	while (FB_ACQUIRE(fb_rt.ncarriers)) {
+		fb_rt.backend->wake();
+		nap(POLL_NS);
+	}
+}
+
+int fb_carrier_start(void)
+{
+	int r = 0;
+
+	memset(&cr, 0, sizeof(cr));
+	pthread_sigmask(SIG_SETMASK, NULL, &fb_rt.sigmask);
+	/* Enough to begin with; the keeper makes the rest. */
+	for (uint32_t i = 0; !r && i <= fb_rt.nproc; i++)
+		r = carrier_make();
+	while (FB_ACQUIRE(cr.ready) != cr.made)
+		nap(POLL_NS);
+	if (!r && FB_ACQUIRE(fb_rt.ncarriers) == 0)
+		r = -EAGAIN;	/* none could attach */
+	if (!r)
+		r = thread_quiet(&cr.keeper, keeper_main);
+	if (!r)
+		return 0;
+	end_carriers();
+	join_carriers();
+	return r;
+}
+
+void fb_carrier_stop(void)
+{
+	end_carriers();
+	pthread_join(cr.keeper, NULL);
+	/* It may have made some while we looked away. */
+	end_carriers();
+	join_carriers();
+}

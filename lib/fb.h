@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * fb.h - what the rooms of the library share
+ *
+ * The rule of the house, on a carrier: fb_enter() clears in_fiber and tells the
+ * processor, which then stays ours until fb_leave() sets in_fiber again as the
+ * last thing before fiber code goes on. Runtime locks are held only between
+ * the two, and nothing between them may wait for a lock that fiber code takes
+ * too (malloc, stdio): its holder may be waiting for our processor.
+ *
+ * A fiber changes its carrier only inside a switch (arch/.../switch.h), which
+ * hands over the new carrier; no thread-local address lives across one.
+ */
+#ifndef FB_H
+#define FB_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "include/fiber.h"
+#include "backend.h"
+#include "runq.h"
+#include "switch.h"
+
+#define fb_likely(x)	__builtin_expect(!!(x), 1)
+#define fb_unlikely(x)	__builtin_expect(!!(x), 0)
+#define fb_barrier()	__asm__ volatile("" ::: "memory")
+#define FB_READ(x)	__atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define FB_WRITE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+#define FB_ACQUIRE(x)	__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
+#define FB_RELEASE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELEASE)
+#define FB_EXPORT	__attribute__((visibility("default")))
+#define FB_NEVER	UINT64_MAX
+#define FB_LINE		64
+
+/* ---- locks of the runtime: short, held with in_fiber == 0 only ---- */
+typedef struct { uint32_t held; } fb_lock_t;
+void fb_lock_slow(fb_lock_t *l);
+
+static inline void fb_lock(fb_lock_t *l)
+{
+	if (fb_unlikely(__atomic_exchange_n(&l->held, 1, __ATOMIC_ACQUIRE)))
+		fb_lock_slow(l);
+}
+
+static inline void fb_unlock(fb_lock_t *l)
+{
+	FB_RELEASE(l->held, 0);		/* Pairs with the exchange in fb_lock. */
+}
+
+/* ---- timers (timer.c) ---- */
+struct fb_timer {
+	uint64_t when;			/* CLOCK_MONOTONIC, ns */
+	struct fiber *f;		/* made ready when it fires */
+	struct fb_timer *child, *next, *prev;	/* pairing heap, p->timer_lock */
+};
+
+/* ---- fibers ---- */
+
+/* fiber.join: see fiber.c for the protocol. Else a waiter (fiber or thread). */
+enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
+
+/* fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu */
+enum { FB_F_SHARED = 1, FB_F_FPU = 2 };
+
+/*
+ * struct fiber - lives at the top of its own stack block
+ * While it runs only its carrier writes it; while it is ready or parked, who
+ * takes it out of its queue or waiter word.
+ */
+struct fiber {
+	struct fb_ctx ctx;		/* first: the run queue stores &ctx */
+	struct fiber *child;		/* inside fiber_spawn of this child */
+	uintptr_t join;			/* atomic */
+	void *(*fn)(void *);
+	union {
+		void *arg;		/* until it runs */
+		void *result;		/* when it has ended */
+	};
+	int err;			/* errno while it does not run */
+	uint8_t flags, klass;		/* klass: stack.c */
+	struct fb_fpu fpu;		/* with FB_F_FPU, while it does not run */
+	struct fiber *link;		/* pool or global queue */
+	void *base;			/* lowest byte of the block */
+	uint64_t id;
+	char name[16];
+} __attribute__((aligned(64)));
+
+/* ---- processors: the owner alone writes, unless said otherwise ---- */
+struct fb_processor {
+	struct fb_runq q;
+	struct fb_ppage *page;
+	uint32_t index;
+	int32_t left;			/* passes until the next slow look */
+	uint32_t watch;			/* FB_TAKEOVER_WATCH: unwatched timers */
+	int32_t look_every;		/* passes between looks, with timers */
+	uint32_t looks;
+	uint64_t looked_at;
+	uint32_t seed;			/* of the search order */
+	struct fiber *pool;		/* free blocks of the default class */
+	uint32_t pool_count;
+	char *fresh, *fresh_end;	/* blocks never used yet */
+	uint64_t id_next, id_end;
+	uint64_t given_at;		/* when it was last given to another carrier */
+	uint64_t spawned, ended, switches, steals, preemptions;
+
+	_Alignas(FB_LINE) fb_lock_t timer_lock;
+	struct fb_timer *timers;	/* timer_lock */
+	uint64_t timer_next;		/* timer_lock; read by all: earliest or FB_NEVER */
+} __attribute__((aligned(128)));
+
+/* ---- carriers: the thread itself alone writes ---- */
+/* upcall.S knows the first fields: see fb_carrier_offsets in carrier.c. */
+struct fb_carrier {
+	struct fb_cpage *page;		/* set by backend->attach */
+	struct fb_ctx root;		/* its own stack; suspended while a fiber runs */
+	void *xsave;			/* 64-aligned, fb_rt.xsave_size; may be NULL */
+	struct fiber *cur;		/* NULL: the root runs */
+	struct fb_processor *proc;	/* ours since fb_enter or wait */
+	int *errno_loc;
+	uint32_t index;			/* backend's number, set by attach */
+	int tid;
+	bool searching;			/* holds the searcher's token */
+	bool kept;			/* went to sleep and was told of work */
+	pthread_t thread;
+	struct fb_carrier *next;	/* of fb_rt.carriers; constant */
+	void *backend;			/* private to the backend */
+};
+
+/* Initial-exec TLS: NULL on plain threads. */
+extern __thread struct fb_carrier *fb_self
+	__attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+enum fb_state { FB_OFF, FB_STARTING, FB_ON, FB_STOPPING, FB_ABANDONED, FB_FORKED };
+
+/* The searcher's token: see sched.c. */
+enum { FB_SEARCH_NONE, FB_SEARCH_WOKEN, FB_SEARCH_RUNS };
+
+struct fb_runtime {
+	/* constant once the runtime is on */
+	struct fb_processor *proc;	/* [nproc] */
+	uint32_t nproc;
+	struct fb_info *info;
+	struct fb_hint *hint;
+	const struct fb_backend *backend;
+	size_t stack_size;		/* stride of the default class */
+	uint64_t quantum_ns, grace_ns;
+	uint32_t max_carriers, min_spares;
+	uint32_t xsave_size;
+	struct fb_fpu fpu;		/* every fiber begins with */
+	sigset_t sigmask;		/* of the thread that started the runtime */
+
+	uint32_t state;			/* enum fb_state, atomic */
+	uint64_t features;		/* atomic */
+	char text_note[80];		/* why main is not preemptible, or "" */
+
+	_Alignas(FB_LINE) uint32_t search;	/* atomic: FB_SEARCH_* */
+	uint32_t wake_asked;		/* atomic: no spare was there, keeper told */
+
+	_Alignas(FB_LINE) fb_lock_t global_lock;
+	struct fiber *global_head, *global_tail;	/* global_lock */
+	uint32_t global_count;		/* global_lock; read by all */
+
+	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
+	uint64_t id_next;		/* atomic */
+	uint64_t plain_spawned;		/* atomic */
+
+	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
+	uint32_t ncarriers;		/* atomic: threads that live */
+};
+
+extern struct fb_runtime fb_rt __attribute__((visibility("hidden")));
+
+/* ---- enter and leave ---- */
+struct fb_processor *fb_sched_regain(struct fb_carrier *c);
+
+/*
+ * Stop being a fiber for the backend. The word is read once: the processor
+ * read is ours until fb_leave, but the user backend, trying to take it, may set
+ * the word to none for a moment before it sees that in_fiber is 0.
+ */
+static inline __attribute__((always_inline)) struct fb_processor *
+fb_enter(struct fb_carrier *c)
+{
+	uint32_t i;
+
+	FB_WRITE(c->page->in_fiber, 0);
+	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
+	i = FB_READ(c->page->processor);
+	if (fb_unlikely(i == FB_NO_PROCESSOR))
+		return fb_sched_regain(c);
+	return c->proc = &fb_rt.proc[i];
+}
+
+static inline __attribute__((always_inline)) void fb_leave(struct fb_carrier *c)
+{
+	fb_barrier();
+	FB_WRITE(c->page->in_fiber, 1);
+}
+
+/* ---- sched.c, ready.c ---- */
+/*
+ * Park the calling fiber: fn(c, arg) runs when it is off its stack, and makes
+ * it findable to whoever readies it. From fiber code, in_fiber == 0; returns
+ * with in_fiber == 1, on whatever carrier.
+ */
+void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
+		   fb_switch_fn fn, void *arg);
+/* End the calling fiber's turn for good; fn(c, arg) frees what it leaves. */
+_Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
+			     fb_switch_fn fn, void *arg);
+/* Owner of p, in_fiber == 0: f runs next here, or after all that is ready. */
+void fb_sched_ready(struct fb_processor *p, struct fiber *f);
+void fb_sched_ready_last(struct fb_processor *p, struct fiber *f);
+/* Owner of p: make room in a full ring. */
+void fb_sched_overflow(struct fb_processor *p);
+/* Any thread without a processor. */
+void fb_sched_ready_global(struct fiber *f);
+/* Owner of p: a share of the global queue, one returned; NULL: it is empty. */
+struct fiber *fb_sched_global_get(struct fb_processor *p);
+/*
+ * Give the processor away as preempted; the fiber keeps its carrier and comes
+ * back in order of arrival. In and out with in_fiber == 0.
+ */
+void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare);
+/* Owner of p: should the carriers that wait to continue have it now? */
+bool fb_sched_give_due(struct fb_processor *p);
+/* Owner of p, when p->left is 0. */
+void fb_sched_look(struct fb_processor *p);
+/* Is anything ready that p's owner could run? */
+bool fb_sched_work(struct fb_processor *p);
+/* Owner of p, after timers changed: does somebody watch the earliest? */
+void fb_sched_watch(struct fb_processor *p);
+/* The body of a carrier's thread; returns when the runtime ends. */
+void fb_sched_loop(struct fb_carrier *c);
+
+/*
+ * After work was published: wake a searcher if a processor is available and
+ * nobody searches. Any thread.
+ */
+void fb_sched_wake_slow(void);
+static inline void fb_sched_wake(void)
+{
+	if (fb_unlikely(FB_READ(fb_rt.info->avail)))
+		fb_sched_wake_slow();
+}
+
+/* Owner of p, at each switch: why someone should take over. */
+static inline __attribute__((always_inline)) void
+fb_sched_publish(struct fb_processor *p)
+{
+	uint32_t ready = fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY;
+
+	FB_WRITE(p->page->takeover, ready | p->watch);
+}
+
+/* Owner of p, at each switch to a fiber with a quantum of its own. */
+static inline __attribute__((always_inline)) void
+fb_sched_turn(struct fb_processor *p)
+{
+	FB_WRITE(p->page->seq, p->page->seq + 1);
+}
+
+void fb_sched_fpu_out(struct fiber *self);
+void fb_sched_fpu_in(struct fiber *self);
+
+/* The first steps when a fiber stops; self NULL: for good. */
+static inline __attribute__((always_inline)) void
+fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
+{
+	struct fb_fpu v = fb_fpu_read();
+
+	if (fb_unlikely(v.mxcsr != fb_rt.fpu.mxcsr || v.cw != fb_rt.fpu.cw))
+		fb_sched_fpu_out(self);
+	if (self)
+		self->err = *c->errno_loc;
+}
+
+/* The last steps before a fiber's code goes on. */
+static inline __attribute__((always_inline)) void
+fb_sched_resume(struct fb_carrier *c, struct fiber *self)
+{
+	if (fb_unlikely(self->flags & FB_F_FPU))
+		fb_sched_fpu_in(self);
+	*c->errno_loc = self->err;
+	fb_leave(c);
+}
+
+/* ---- timer.c ---- */
+void fb_timer_add(struct fb_processor *p, struct fb_timer *t);
+unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now);
+uint64_t fb_timer_earliest(void);
+
+/* ---- stack.c ---- */
+int fb_stack_init(void);
+void fb_stack_fini(void);
+/* A block for `usable` bytes (0: default). p: ours, or NULL on plain threads. */
+struct fiber *fb_stack_get(struct fb_processor *p, size_t usable);
+struct fiber *fb_stack_get_slow(struct fb_processor *p);
+void fb_stack_put_slow(struct fb_processor *p, struct fiber *f);
+#define FB_POOL_MAX	256
+
+/* Owner of p. f may be the stack we stand on: it stays in our pool until then. */
+static inline __attribute__((always_inline)) void
+fb_stack_put(struct fb_processor *p, struct fiber *f)
+{
+	if (fb_unlikely(f->klass || p->pool_count >= FB_POOL_MAX)) {
+		fb_stack_put_slow(p, f);
+		return;
+	}
+	f->link = p->pool;
+	p->pool = f;
+	p->pool_count++;
+}
+
+/* ---- fiber.c ---- */
+/* A new context begins here: fb_arch_start calls it, in_fiber == 0. */
+_Noreturn void fb_fiber_main(struct fb_carrier *c)
+	__attribute__((visibility("hidden")));
+uint64_t fb_fiber_alive(void);
+
+/* ---- carrier.c ---- */
+int fb_carrier_start(void);	/* keeper and first spares */
+void fb_carrier_stop(void);	/* no fiber is alive: end all threads */
+
+/* ---- preempt.c ---- */
+/*
+ * The calling carrier's fiber has used its quantum. Called by the PREEMPT
+ * trampoline, or by the user backend's signal handler, while in_fiber == 1;
+ * sets in_fiber = 0, clears pending, keeps errno. Returns, owning a processor,
+ * with in_fiber == 0: THE CALLER sets page->in_fiber = 1 last.
+ */
+void fb_preempted(struct fb_carrier *c) __attribute__((visibility("hidden")));
+/* May the code at ip be preempted? Async-signal-safe. */
+bool fb_preempt_text_ok(uintptr_t ip);
+int fb_preempt_init(void);
+
+/* ---- kern.c ---- */
+void fb_kern_fork_child(void);
+
+/* ---- run.c ---- */
+/* One line on stderr, "fiber: ...". Takes no lock of stdio. */
+void fb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void fb_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * fiber.h - goroutines for C
+ *
+ * Write plain blocking code in very many fibers. Conventions of every call:
+ * the result is 0 or more, or a negative errno value; errno is never touched
+ * and is kept per fiber. "fiber only" calls answer -EPERM elsewhere.
+ * A call that may park or block can resume on another thread: do not keep the
+ * address of a thread-local variable across it.
+ */
+#ifndef FIBER_H
+#define FIBER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fiber fiber_t;
+
+/* ---- the runtime ---- */
+
+/*
+ * struct fiber_config - how to start the runtime; zero means the default
+ * @size:        sizeof(struct fiber_config), for compatibility
+ * @processors:  how many fibers may run at once; default: the CPUs this
+ *               process may use (FIBER_PROCESSORS in the environment wins)
+ * @max_carriers: cap on threads made for fibers; default 10000
+ * @stack_size:  default stack of a fiber, bytes; default 64 KiB
+ * @quantum_ns:  how long a fiber may run while others are ready; default 10 ms
+ * @grace_ns:    how long a blocked fiber keeps its processor from spares;
+ *               default 50 us; FIBER_GRACE_NONE: none
+ */
+struct fiber_config {
+	size_t size;
+	unsigned int processors;
+	unsigned int max_carriers;
+	size_t stack_size;
+	uint64_t quantum_ns;
+	uint64_t grace_ns;
+};
+#define FIBER_GRACE_NONE	UINT64_MAX
+
+/*
+ * fiber_run - start the runtime, run main(arg) as its first fiber, stop
+ *
+ * Any plain thread; not from a fiber (-EBUSY when the runtime already runs).
+ * Returns what main returned, or a negative errno value if the runtime could
+ * not start (a line on stderr says why). Fibers still alive when main returns
+ * are abandoned, as goroutines are.
+ */
+int fiber_run(int (*main)(void *), void *arg);
+
+/*
+ * The embedding form, for programs that own main(): fiber_init starts the
+ * runtime (cfg may be NULL), plain threads then spawn fibers and wait for them
+ * with fiber_join; fiber_fini stops it: -EBUSY while fibers are alive.
+ */
+int fiber_init(const struct fiber_config *cfg);
+int fiber_fini(void);
+
+/* fiber_features(): what holds in this process now. Any thread; 0 before start. */
+#define FIBER_FEATURE_KERNEL	  (1ULL << 0)	/* the module does it */
+#define FIBER_FEATURE_HANDOFF	  (1ULL << 1)	/* any blocking call gives its processor away ... */
+#define FIBER_FEATURE_EXACT	  (1ULL << 2)	/* ... at once and returns with one (else: within ms) */
+#define FIBER_FEATURE_PREEMPT	  (1ULL << 3)	/* CPU hogs are preempted */
+#define FIBER_FEATURE_NO_SIGNAL	  (1ULL << 4)	/* without signals: no EINTR because of us */
+#define FIBER_FEATURE_GUARD	  (1ULL << 5)	/* every stack has a guard page */
+uint64_t fiber_features(void);
+/* A printable line: backend, processors, what is weaker and why. Static. */
+const char *fiber_backend(void);
+
+/* ---- fibers ---- */
+
+/*
+ * struct fiber_attr - properties of a new fiber; zero means the default
+ * @size: sizeof(struct fiber_attr)
+ * @name: copied, at most 15 bytes are kept
+ * @stack_size: usable bytes, rounded up
+ */
+struct fiber_attr {
+	size_t size;
+	const char *name;
+	size_t stack_size;
+};
+
+/*
+ * fiber_spawn - start fn(arg) as a new fiber
+ * @out:  receives the fiber, to be given to fiber_join or fiber_detach exactly
+ *        once; NULL: detached from the start
+ * @attr: may be NULL
+ * Any thread (a plain thread needs fiber_init). From a fiber the child runs at
+ * once and the caller's continuation becomes ready (it may move to another
+ * processor). Errors: -ENOMEM, -EINVAL, -EPERM (no runtime).
+ */
+int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg);
+int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
+		     void *(*fn)(void *), void *arg);
+
+/*
+ * fiber_join - wait until f ended; *result (may be NULL) is what it returned
+ * Any thread; a plain thread sleeps in the kernel. Ends the life of f.
+ * Errors: -EDEADLK (f is the caller).
+ */
+int fiber_join(fiber_t *f, void **result);
+/* fiber_detach - nobody will join f; it is freed when it ends. Any thread. */
+int fiber_detach(fiber_t *f);
+/* fiber_exit - end the calling fiber with this result. Fiber only. */
+_Noreturn void fiber_exit(void *result);
+
+/* fiber_yield - let other ready fibers run first. No effect elsewhere. */
+void fiber_yield(void);
+/*
+ * fiber_sleep - park for at least ns nanoseconds; fiber_sleep_until: until
+ * CLOCK_MONOTONIC reads deadline. A plain thread sleeps in the kernel.
+ */
+int fiber_sleep(uint64_t ns);
+int fiber_sleep_until(uint64_t deadline);
+/* fiber_now - CLOCK_MONOTONIC in ns */
+uint64_t fiber_now(void);
+
+fiber_t *fiber_self(void);		/* NULL outside fibers */
+uint64_t fiber_id(const fiber_t *f);	/* 1, 2, ... never reused */
+/* Names: at most 15 bytes are kept. The pointer lives as long as f. */
+const char *fiber_name(const fiber_t *f);
+int fiber_set_name(fiber_t *f, const char *name);
+
+/* ---- critical sections and blocking ---- */
+
+/*
+ * Between begin and end (they nest) the fiber is not preempted and keeps its
+ * processor even if it blocks: for spinlocks of the program. Fiber only; no
+ * effect elsewhere. Must not park, yield or spawn inside.
+ */
+void fiber_no_preempt_begin(void);
+void fiber_no_preempt_end(void);
+
+/*
+ * Around a call known to block for long: the user backend then hands the
+ * processor on soon instead of guessing. Never needed, never harmful, and free
+ * with the kernel backend. Must not park inside.
+ */
+void fiber_blocking_begin(void);
+void fiber_blocking_end(void);
+
+/*
+ * fiber_preemptible - code of the loaded object that contains addr may be
+ * preempted (the main program may from the start; libc, ld.so, the vdso and
+ * libfiber never). Any thread, runtime started. Errors: -ENOENT, -ENOSPC,
+ * -EINVAL (an object that must not be).
+ */
+int fiber_preemptible(const void *addr);
+
+/* ---- counters ---- */
+struct fiber_stats {
+	size_t size;		/* in: sizeof(struct fiber_stats) */
+	uint64_t spawned, ended;
+	uint64_t switches, steals;
+	uint64_t handoffs, preemptions, returns;
+	uint32_t processors, carriers, spares, idle;
+};
+/* fiber_get_stats - a snapshot, not consistent. Any thread. */
+int fiber_get_stats(struct fiber_stats *st);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FIBER_H */

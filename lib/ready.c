@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * ready.c - publish a ready fiber, and wake who could run it
+ *
+ * Wake-ups. One searcher at most, who holds the token fb_rt.search:
+ *
+ *   NONE --CAS in fb_sched_wake_slow--> WOKEN --arrive()--> RUNS --drop--> NONE
+ *   NONE --CAS in search()------------> RUNS
+ *
+ * While it is not NONE nobody else is woken: whoever holds it looks at every
+ * queue, and wakes the next searcher if it leaves work behind. Which carrier
+ * takes a WOKEN token does not matter, so no event can be lost with it.
+ *
+ *	publisher (any thread)		searcher, giving up
+ *	queue = work			search = NONE
+ *	full barrier			full barrier
+ *	search != NONE: no wake		look at every queue once more
+ *
+ *	publisher			backend, processor becomes idle
+ *	queue = work, takeover/hint	avail++
+ *	full barrier			full barrier
+ *	avail == 0: no wake		takeover/hint not 0: keep the processor
+ *
+ * The publisher's barrier is real for the global queue. For its own ring it
+ * is left out (a spawn costs less than it): a miss needs the other side to look
+ * within the few ns until the stores are out; the next pass or the end of the
+ * quantum looks at avail again.
+ */
+#include "fb.h"
+#include "user.h"
+
+/* ---- the global queue ---- */
+
+/* Append a list of n; any thread, in_fiber == 0. */
+static void global_put(struct fiber *head, struct fiber *tail, uint32_t n)
+{
+	fb_lock(&fb_rt.global_lock);
+	if (fb_rt.global_tail)
+		fb_rt.global_tail->link = head;
+	else
+		fb_rt.global_head = head;
+	fb_rt.global_tail = tail;
+	FB_WRITE(fb_rt.global_count, fb_rt.global_count + n);
+	FB_WRITE(fb_rt.hint->work, 1);
+	fb_unlock(&fb_rt.global_lock);
+	/* Pairs with the barriers of search() and of the backend: see above. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* One to return, the rest of a fair share into p's ring. Owner of p. */
+struct fiber *fb_sched_global_get(struct fb_processor *p)
+{
+	uint32_t n, room = FB_RUNQ_SIZE - (p->q.tail - FB_ACQUIRE(p->q.head));
+	struct fiber *f, *g;
+
+	if (!FB_READ(fb_rt.global_count))
+		return NULL;
+	fb_lock(&fb_rt.global_lock);
+	f = fb_rt.global_head;
+	n = fb_rt.global_count / fb_rt.nproc;
+	if (n > FB_RUNQ_SIZE / 2)
+		n = FB_RUNQ_SIZE / 2;
+	if (f) {
+		fb_rt.global_head = f->link;
+		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
+	}
+	for (; n > 1 && room && (g = fb_rt.global_head); n--, room--) {
+		fb_rt.global_head = g->link;
+		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
+		fb_runq_push(&p->q, g);
+	}
+	if (!fb_rt.global_head) {
+		fb_rt.global_tail = NULL;
+		FB_WRITE(fb_rt.hint->work, 0);
+	}
+	fb_unlock(&fb_rt.global_lock);
+	if (f)
+		fb_sched_turn(p);
+	return f;
+}
+
+/* ---- ready ---- */
+
+void fb_sched_overflow(struct fb_processor *p)
+{
+	struct fiber *head, *tail;
+	uint32_t n;
+
+	n = fb_runq_overflow(&p->q, &head, &tail);
+	if (n)
+		global_put(head, tail, n);
+}
+
+static void push_last(struct fb_processor *p, struct fiber *f)
+{
+	while (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_overflow(p);
+	fb_runq_push(&p->q, f);
+}
+
+void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
+{
+	push_last(p, f);
+	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
+	fb_sched_wake();
+}
+
+void fb_sched_ready(struct fb_processor *p, struct fiber *f)
+{
+	f = fb_runq_swap_next(&p->q, f);
+	if (f)
+		push_last(p, f);
+	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
+	fb_sched_wake();
+}
+
+void fb_sched_ready_global(struct fiber *f)
+{
+	f->link = NULL;
+	global_put(f, f, 1);
+	fb_sched_wake();
+}
+
+void fb_sched_wake_slow(void)
+{
+	uint32_t avail = FB_ACQUIRE(fb_rt.info->avail), none = FB_SEARCH_NONE;
+	int err = errno;
+
+	if (avail & FB_AVAIL_MONITOR)
+		fb_user_kick();
+	if (!(avail & ~FB_AVAIL_MONITOR) ||
+	    FB_READ(fb_rt.search) != FB_SEARCH_NONE)
+		goto out;
+	/* No spare: the keeper is told once; the new one looks for itself. */
+	if (!FB_READ(fb_rt.info->spares) &&
+	    __atomic_exchange_n(&fb_rt.wake_asked, 1, __ATOMIC_RELAXED))
+		goto out;
+	if (!__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_WOKEN,
+					 false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_RELAXED))
+		goto out;
+	if (fb_rt.backend->wake() != 1) {
+		none = FB_SEARCH_WOKEN;	/* unless a carrier took it already */
+		__atomic_compare_exchange_n(&fb_rt.search, &none,
+					    FB_SEARCH_NONE, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+	}
+out:
+	errno = err;
+}
+
+bool fb_sched_work(struct fb_processor *p)
+{
+	return !fb_runq_empty(&p->q) || FB_READ(fb_rt.global_count);
+}

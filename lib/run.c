@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * run.c - start and stop of the runtime, and what it says of itself
+ *
+ *   OFF -> STARTING -> ON -> STOPPING -> OFF	fiber_init, fiber_fini
+ *			ON -> ABANDONED		fiber_run with fibers alive
+ *   any -> FORKED				in the child of a fork
+ *
+ * From STOPPING on carriers run no more fibers. ABANDONED goes back to OFF only
+ * when the last fiber had ended after all. FORKED is final: a child may call
+ * exec or _exit, and every call of this library answers -EPERM.
+ */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fb.h"
+#include "user.h"
+
+#define MAX_PROCESSORS	1024
+#define DEFAULT_CARRIERS 10000
+#define SPARES		6	/* beyond one a processor, for a burst of blocks */
+#define DEFAULT_STACK	65536
+#define MIN_STACK	16384
+#define DEFAULT_QUANTUM	10000000ULL
+#define MIN_QUANTUM	50000ULL
+#define DEFAULT_GRACE	50000ULL
+#define MAX_GRACE	10000000ULL
+
+struct fb_runtime fb_rt;
+
+static char backend_line[256];
+
+/* ---- words to the user ---- */
+
+static void say(const char *fmt, va_list ap)
+{
+	char buf[320];
+	int n = snprintf(buf, sizeof(buf), "fiber: "), m, err = errno;
+
+	m = vsnprintf(buf + n, sizeof(buf) - 1 - n, fmt, ap);
+	n += m > 0 ? m : 0;
+	if (n > (int)sizeof(buf) - 2)
+		n = sizeof(buf) - 2;
+	buf[n++] = '\n';
+	if (write(STDERR_FILENO, buf, n) < 0)
+		n = 0;
+	errno = err;
+}
+
+void fb_say(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+}
+
+_Noreturn void fb_die(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	abort();
+}
+
+/* The holder is in a short section, but its thread may have been put off. */
+void fb_lock_slow(fb_lock_t *l)
+{
+	int n = 0;
+
+	do {
+		while (FB_READ(l->held)) {
+			if (++n % 128)
+				fb_cpu_relax();
+			else
+				sched_yield();
+		}
+	} while (__atomic_exchange_n(&l->held, 1, __ATOMIC_ACQUIRE));
+}
+
+/* ---- configuration ---- */
+
+/* A number in the environment; 1: set, 0: not, or -EINVAL. */
+static int env_number(const char *name, uint64_t min, uint64_t max,
+		      uint64_t *value)
+{
+	const char *s = getenv(name);
+	unsigned long long v;
+	char *end;
+	int err = errno;
+
+	if (!s || !*s)
+		return 0;
+	errno = 0;
+	v = strtoull(s, &end, 10);
+	if (errno || *end || *s == '-' || v < min || v > max) {
+		fb_say("%s=%s: a number from %llu to %llu is wanted", name, s,
+		       (unsigned long long)min, (unsigned long long)max);
+		errno = err;
+		return -EINVAL;
+	}
+	errno = err;
+	*value = v;
+	return 1;
+}
+
+static uint64_t count_cpus(void)
+{
+	cpu_set_t set;
+	int n = 0;
+
+	if (!sched_getaffinity(0, sizeof(set), &set))
+		n = CPU_COUNT(&set);
+	if (n < 1)
+		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+	return n < 1 ? 1 : (uint64_t)n;
+}
+
+static int read_env(struct fiber_config *k)
+{
+	uint64_t n = k->processors, quantum = k->quantum_ns / 1000, grace = 0;
+	int r;
+
+	r = env_number("FIBER_PROCESSORS", 1, MAX_PROCESSORS, &n);
+	if (r < 0)
+		return r;
+	k->processors = (unsigned int)n;
+	r = env_number("FIBER_QUANTUM_US", MIN_QUANTUM / 1000, 10000000,
+		       &quantum);
+	if (r < 0)
+		return r;
+	if (r)
+		k->quantum_ns = quantum * 1000;
+	r = env_number("FIBER_GRACE_US", 0, MAX_GRACE / 1000, &grace);
+	if (r > 0)
+		k->grace_ns = grace ? grace * 1000 : FIBER_GRACE_NONE;
+	return r < 0 ? r : 0;
+}
+
+static int configure(const struct fiber_config *cfg)
+{
+	struct fiber_config k = { 0 };
+	size_t page = sysconf(_SC_PAGESIZE);
+	int r;
+
+	if (cfg) {
+		if (cfg->size < sizeof(cfg->size) || cfg->size > sizeof(k))
+			return -EINVAL;
+		memcpy(&k, cfg, cfg->size);
+	}
+	r = read_env(&k);
+	if (r)
+		return r;
+	if (!k.processors)
+		k.processors = (unsigned int)count_cpus();
+	if (k.processors > MAX_PROCESSORS || k.stack_size > SIZE_MAX / 64 ||
+	    (k.quantum_ns && k.quantum_ns < MIN_QUANTUM) ||
+	    (k.grace_ns > MAX_GRACE && k.grace_ns != FIBER_GRACE_NONE))
+		return -EINVAL;
+	fb_rt.nproc = k.processors;
+	fb_rt.max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
+	if (fb_rt.max_carriers < k.processors + 1)
+		fb_rt.max_carriers = k.processors + 1;
+	fb_rt.min_spares = k.processors + SPARES;
+	if (fb_rt.min_spares > fb_rt.max_carriers - k.processors)
+		fb_rt.min_spares = fb_rt.max_carriers - k.processors;
+	if (!k.stack_size)
+		k.stack_size = DEFAULT_STACK;
+	if (k.stack_size < MIN_STACK)
+		k.stack_size = MIN_STACK;
+	fb_rt.stack_size = (k.stack_size + page - 1) & ~(page - 1);
+	fb_rt.quantum_ns = k.quantum_ns ? k.quantum_ns : DEFAULT_QUANTUM;
+	fb_rt.grace_ns = k.grace_ns == FIBER_GRACE_NONE ? 0 :
+			 k.grace_ns ? k.grace_ns : DEFAULT_GRACE;
+	return 0;
+}
+
+/* ---- the backend ---- */
+
+static int try_backend(const struct fb_backend *b)
+{
+	struct fb_setup s = {
+		.processors = fb_rt.nproc,
+		.max_carriers = fb_rt.max_carriers,
+		.min_spares = fb_rt.min_spares,
+		.quantum_ns = fb_rt.quantum_ns,
+		.grace_ns = fb_rt.grace_ns,
+	};
+	int r;
+
+	fb_rt.xsave_size = 0;
+	r = b->setup(&s);
+	if (r)
+		return r;
+	fb_rt.backend = b;
+	fb_rt.nproc = s.processors;
+	fb_rt.max_carriers = s.max_carriers;
+	fb_rt.info = s.info;
+	fb_rt.hint = s.hint;
+	fb_rt.features = s.features;
+	for (uint32_t i = 0; i < s.processors; i++)
+		fb_rt.proc[i].page = s.ppage[i];
+	return 0;
+}
+
+static int say_no_kernel(int r)
+{
+	if (r == -ENOENT || r == -ENXIO || r == -ENODEV) {
+		fb_say("FIBER_BACKEND=kernel, but there is no /dev/fiber: load the module (modprobe fiber)");
+		return -ENODEV;
+	}
+	if (r == -EACCES || r == -EPERM) {
+		fb_say("FIBER_BACKEND=kernel, but /dev/fiber may not be opened: see its mode and group (udev rule)");
+		return -EACCES;
+	}
+	if (r == -EOPNOTSUPP)
+		fb_say("FIBER_BACKEND=kernel, but this program runs with a user shadow stack, which the module does not support");
+	else
+		fb_say("FIBER_BACKEND=kernel, but /dev/fiber refuses: %s (does the module fit the library?)",
+		       strerror(-r));
+	return r;
+}
+
+static int choose_backend(void)
+{
+	const char *want = getenv("FIBER_BACKEND");
+	int r = -ENODEV;
+
+	if (want && !*want)
+		want = NULL;
+	if (want && strcmp(want, "kernel") && strcmp(want, "user")) {
+		fb_say("FIBER_BACKEND=%s: kernel or user is wanted", want);
+		return -EINVAL;
+	}
+	if (!want || !strcmp(want, "kernel"))
+		r = try_backend(&fb_kern);
+	if (r && want && !strcmp(want, "kernel"))
+		return say_no_kernel(r);
+	if (r) {
+		r = try_backend(&fb_user);
+		if (r)
+			fb_say("cannot start: %s", strerror(-r));
+	}
+	return r;
+}
+
+static void describe(void)
+{
+	uint64_t f = fb_rt.features;
+
+	snprintf(backend_line, sizeof(backend_line),
+		 "%s backend, %u processors, quantum %llu us%s%s%s%s%s%s",
+		 fb_rt.backend->name, fb_rt.nproc,
+		 (unsigned long long)fb_rt.quantum_ns / 1000,
+		 f & FIBER_FEATURE_EXACT ? "" :
+		 "; blocking calls are noticed within milliseconds, not at once",
+		 f & FIBER_FEATURE_HANDOFF ? "" : "; no handoff",
+		 f & FIBER_FEATURE_NO_SIGNAL ? "" : "; uses SIGURG",
+		 f & FIBER_FEATURE_PREEMPT ? "" : "; no preemption",
+		 fb_rt.text_note[0] ? ": " : "", fb_rt.text_note);
+}
+
+/* ---- start and stop ---- */
+
+static size_t proc_bytes(void)
+{
+	return sizeof(struct fb_processor) * MAX_PROCESSORS;
+}
+
+static int make_processors(void)
+{
+	/* For any number: never unmapped, a few pages are touched. */
+	if (!fb_rt.proc) {
+		void *m = mmap(NULL, proc_bytes(), PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			       -1, 0);
+		if (m == MAP_FAILED)
+			return -ENOMEM;
+		fb_rt.proc = m;
+	}
+	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
+		struct fb_processor *p = &fb_rt.proc[i];
+
+		memset(p, 0, sizeof(*p));
+		p->index = i;
+		p->seed = i + 1;
+		p->look_every = 1;
+		p->q.shared = fb_rt.nproc > 1;
+		p->timer_next = FB_NEVER;
+	}
+	fb_rt.search = FB_SEARCH_NONE;
+	fb_rt.wake_asked = 0;
+	fb_rt.global_head = fb_rt.global_tail = NULL;
+	fb_rt.global_count = 0;
+	fb_rt.watched = FB_NEVER;
+	fb_rt.id_next = 1;
+	fb_rt.plain_spawned = 0;
+	return 0;
+}
+
+static void fork_child(void)
+{
+	if (FB_READ(fb_rt.state) == FB_OFF)
+		return;
+	fb_self = NULL;
+	fb_rt.state = FB_FORKED;
+	if (fb_rt.backend == &fb_kern)
+		fb_kern_fork_child();
+	else
+		fb_user_fork_child();
+}
+
+static void watch_fork(void)
+{
+	pthread_atfork(NULL, NULL, fork_child);
+}
+
+static int start(const struct fiber_config *cfg)
+{
+	int r;
+
+	fb_rt.fpu = fb_fpu_read();
+	r = configure(cfg);
+	if (!r)
+		r = make_processors();
+	if (!r)
+		r = choose_backend();
+	if (r)
+		return r;
+	r = fb_stack_init();
+	if (!r)
+		r = fb_preempt_init();
+	if (!r)
+		r = fb_carrier_start();
+	if (r) {
+		fb_say("cannot start: %s", strerror(-r));
+		fb_rt.backend->close();
+		fb_stack_fini();
+		return r;
+	}
+	describe();
+	return 0;
+}
+
+static void stop(void)
+{
+	fb_carrier_stop();
+	fb_rt.backend->close();
+	fb_stack_fini();
+	fb_rt.features = 0;
+	FB_RELEASE(fb_rt.state, FB_OFF);
+}
+
+FB_EXPORT int fiber_init(const struct fiber_config *cfg)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	uint32_t state = FB_ABANDONED;
+	int r;
+
+	if (FB_READ(fb_rt.state) == FB_FORKED)
+		return -EPERM;
+	pthread_once(&once, watch_fork);
+	if (FB_READ(fb_rt.state) == FB_ABANDONED && !fb_fiber_alive() &&
+	    __atomic_compare_exchange_n(&fb_rt.state, &state, FB_STOPPING,
+					false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		stop();
+	state = FB_OFF;
+	if (!__atomic_compare_exchange_n(&fb_rt.state, &state, FB_STARTING,
+					 false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return -EBUSY;
+	r = start(cfg);
+	FB_RELEASE(fb_rt.state, r ? FB_OFF : FB_ON);
+	return r;
+}
+
+FB_EXPORT int fiber_fini(void)
+{
+	uint32_t state = FB_ON;
+
+	if (FB_READ(fb_rt.state) == FB_FORKED)
+		return -EPERM;
+	if (fb_current() || (FB_READ(fb_rt.state) >= FB_ON && fb_fiber_alive()))
+		return -EBUSY;
+	if (!__atomic_compare_exchange_n(&fb_rt.state, &state, FB_STOPPING,
+					 false, __ATOMIC_ACQ_REL,
+					 __ATOMIC_RELAXED))
+		return -EPERM;
+	stop();
+	return 0;
+}
+
+/* ---- fiber_run ---- */
+
+struct main_call {
+	int (*main)(void *);
+	void *arg;
+	int result;
+};
+
+static void *run_main(void *arg)
+{
+	struct main_call *m = arg;
+
+	m->result = m->main(m->arg);
+	return NULL;
+}
+
+FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
+{
+	struct main_call m = { main, arg, 0 };
+	fiber_t *f;
+	int r;
+
+	if (!main)
+		return -EINVAL;
+	if (fb_current())
+		return -EBUSY;
+	r = fiber_init(NULL);
+	if (r)
+		return r;
+	r = fiber_spawn(&f, run_main, &m);
+	if (!r)
+		r = fiber_join(f, NULL);
+	if (fb_fiber_alive())
+		FB_RELEASE(fb_rt.state, FB_ABANDONED);
+	else
+		fiber_fini();
+	return r ? r : m.result;
+}
+
+/* ---- what holds ---- */
+
+FB_EXPORT uint64_t fiber_features(void)
+{
+	return FB_READ(fb_rt.features);
+}
+
+FB_EXPORT const char *fiber_backend(void)
+{
+	return FB_ACQUIRE(fb_rt.state) < FB_ON ? "not started" : backend_line;
+}
+
+FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
+{
+	struct fiber_stats s = { 0 };
+	struct fb_carrier *c;
+
+	if (!st || st->size < sizeof(st->size))
+		return -EINVAL;
+	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
+		return -EPERM;
+	s.size = st->size < sizeof(s) ? st->size : sizeof(s);
+	s.spawned = FB_READ(fb_rt.plain_spawned);
+	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
+		const struct fb_processor *p = &fb_rt.proc[i];
+
+		s.spawned += FB_READ(p->spawned);
+		s.ended += FB_READ(p->ended);
+		s.switches += FB_READ(p->switches);
+		s.steals += FB_READ(p->steals);
+		s.preemptions += FB_READ(p->preemptions);
+	}
+	/* Pairs with carrier_make. */
+	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next) {
+		const struct fb_cpage *page = FB_READ(c->page);
+
+		if (!page)	/* not attached yet */
+			continue;
+		s.handoffs += FB_READ(page->handoffs);
+		s.returns += FB_READ(page->returns);
+	}
+	s.processors = fb_rt.nproc;
+	s.carriers = FB_READ(fb_rt.info->carriers);
+	s.spares = FB_READ(fb_rt.info->spares);
+	s.idle = FB_READ(fb_rt.info->idle);
+	memcpy(st, &s, s.size);
+	return 0;
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * sched.c - who runs next
+ *
+ * A carrier that owns a processor goes from fiber to fiber: the one that
+ * parks, yields or ends picks the next one and switches straight to it. The
+ * carrier's own stack ("root") runs only when nothing is ready: it searches,
+ * then sleeps in backend->wait.
+ *
+ * One pass, pick(): the run-next slot, then the oldest of the ring. Every 61st
+ * pass (more often while there are timers: fb_sched_look), and whenever a
+ * carrier waits to continue, the slow look: timers, the global queue, and
+ * whether the waiting ones should have the processor now. They get it after
+ * GIVE_NS: less would make it spend its time on being handed around.
+ *
+ * Wake-ups: see ready.c.
+ */
+#include <unistd.h>
+
+#include "fb.h"
+#include "user.h"
+
+#define LOOK_PASSES	61
+#define LOOK_TIMERS	16
+#define LOOK_NS		50000
+#define GIVE_NS		250000
+#define SPIN_NS		15000
+
+/* ---- watching timers ---- */
+
+void fb_sched_watch(struct fb_processor *p)
+{
+	/* The timer is in timer_next; pairs with the exchange in unwatch(). */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	/* READY too: WATCH alone preempts nobody, see timer.c. */
+	p->watch = fb_timer_earliest() < FB_READ(fb_rt.watched) ?
+		   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY : 0;
+	fb_sched_publish(p);
+	if (p->left > p->look_every)
+		p->left = p->look_every;
+	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
+		fb_user_kick();
+}
+
+/* Going to sleep: the deadline to watch, 0 if another does. */
+static uint64_t watch(void)
+{
+	uint64_t mine = fb_timer_earliest(), seen = FB_READ(fb_rt.watched);
+
+	do {
+		if (mine == FB_NEVER || seen <= mine)
+			return 0;
+	} while (!__atomic_compare_exchange_n(&fb_rt.watched, &seen, mine,
+					      false, __ATOMIC_SEQ_CST,
+					      __ATOMIC_RELAXED));
+	return mine;
+}
+
+/* Awake again: unless another took over with an earlier one, nobody watches. */
+static void unwatch(uint64_t mine)
+{
+	/* Pairs with the fence in fb_sched_watch: arrive() looks after this. */
+	if (mine)
+		__atomic_compare_exchange_n(&fb_rt.watched, &mine, FB_NEVER,
+					    false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_RELAXED);
+}
+
+/* ---- sleeping and waking carriers ---- */
+
+/* The carrier owns a processor, maybe a new one: make it home. */
+static struct fb_processor *arrive(struct fb_carrier *c)
+{
+	struct fb_processor *p = c->proc;
+	uint32_t woken = FB_SEARCH_WOKEN;
+
+	p->given_at = fiber_now();
+	FB_WRITE(fb_rt.wake_asked, 0);
+	if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
+		c->searching = __atomic_compare_exchange_n(&fb_rt.search,
+				&woken, FB_SEARCH_RUNS, false,
+				__ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+	fb_sched_turn(p);
+	fb_sched_watch(p);
+	return p;
+}
+
+/*
+ * Until it owns a processor, c->proc; false: the group is closed. The word is
+ * read once: see fb_enter.
+ */
+static bool wait_processor(struct fb_carrier *c, unsigned int flags,
+			   uint64_t deadline)
+{
+	uint32_t i;
+	int r;
+
+	for (;;) {
+		r = fb_rt.backend->wait(c, flags, deadline);
+		c->kept = r == FB_EVENT_NONE;
+		i = FB_READ(c->page->processor);
+		if (i != FB_NO_PROCESSOR) {
+			c->proc = &fb_rt.proc[i];
+			return true;
+		}
+		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
+			return false;
+		if (r < 0 && r != -EINTR)
+			fb_die("cannot wait for a processor: error %d", -r);
+		/* Given away already. */
+		flags &= ~(FB_WAIT_GIVE | FB_WAIT_TO_SPARE);
+	}
+}
+
+/* A stopped carrier of an abandoned runtime: its fiber never goes on. */
+static _Noreturn void stop_here(struct fb_carrier *c)
+{
+	(void)c;
+	for (;;)
+		pause();
+}
+
+/* The backend took the processor from a fiber that is back meanwhile. */
+struct fb_processor *fb_sched_regain(struct fb_carrier *c)
+{
+	int err = *c->errno_loc;
+
+	if (!wait_processor(c, FB_WAIT_READY, 0))
+		stop_here(c);
+	*c->errno_loc = err;
+	return arrive(c);
+}
+
+void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
+{
+	int err = *c->errno_loc;
+
+	fb_sched_publish(p);
+	if (!wait_processor(c, FB_WAIT_READY | FB_WAIT_GIVE |
+			    (to_spare ? FB_WAIT_TO_SPARE : 0), 0))
+		stop_here(c);
+	*c->errno_loc = err;
+	arrive(c);
+}
+
+/* ---- one pass ---- */
+
+/* Should the carriers that wait to continue have this processor now? */
+bool fb_sched_give_due(struct fb_processor *p)
+{
+	return FB_READ(fb_rt.info->waiting) &&
+	       fiber_now() - p->given_at >= GIVE_NS;
+}
+
+static inline __attribute__((always_inline)) struct fiber *
+pick_fast(struct fb_processor *p)
+{
+	struct fiber *f;
+
+	if (fb_unlikely(FB_READ(p->q.next) != NULL)) {
+		f = fb_runq_swap_next(&p->q, NULL);
+		if (f)		/* inherits the quantum */
+			return f;
+	}
+	f = fb_runq_pop(&p->q);
+	fb_sched_turn(p);
+	return f;
+}
+
+/*
+ * Now and then: timers, and how soon to look again. A pass takes 10 ns or
+ * 10 ms: look about every LOOK_NS, but read the clock no oftener than it pays.
+ */
+__attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
+{
+	uint64_t now, dt;
+
+	p->looks++;
+	p->left = LOOK_PASSES;
+	if (fb_timer_earliest() == FB_NEVER)
+		return;
+	now = fiber_now();
+	dt = now - p->looked_at;
+	p->looked_at = now;
+	if (dt > LOOK_NS)
+		p->look_every = p->look_every / 4 + 1;
+	else if (dt < LOOK_NS / 4 && p->look_every < LOOK_TIMERS)
+		p->look_every++;
+	p->left = p->look_every;
+	if (fb_timer_fire(p, now))
+		fb_sched_watch(p);
+}
+
+static __attribute__((noinline)) struct fiber *pick_slow(struct fb_processor *p)
+{
+	struct fiber *f;
+
+	if (p->left <= 0) {
+		fb_sched_look(p);
+		if (FB_READ(fb_rt.state) >= FB_STOPPING)
+			return NULL;
+		if (p->looks % 8 == 0 || p->left >= LOOK_TIMERS) {
+			f = fb_sched_global_get(p);
+			if (!f) {	/* or run-next could go on for ever */
+				fb_sched_turn(p);
+				f = fb_runq_pop(&p->q);
+			}
+			if (f)
+				return f;
+		}
+	}
+	if (fb_sched_give_due(p))
+		return NULL;
+	return pick_fast(p);
+}
+
+/* The next fiber of p, or NULL: the root has something to do. */
+static inline __attribute__((always_inline)) struct fiber *
+pick(struct fb_processor *p)
+{
+	if (fb_unlikely(--p->left <= 0 || FB_READ(fb_rt.info->waiting)))
+		return pick_slow(p);
+	return pick_fast(p);
+}
+
+/* Bookkeeping before a switch to f (NULL: to the root). */
+static inline __attribute__((always_inline)) struct fb_ctx *
+dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
+{
+	c->cur = f;
+	if (fb_unlikely(!f))
+		return &c->root;
+	p->switches++;
+	return &f->ctx;
+}
+
+/* ---- what fibers do ---- */
+
+void fb_sched_fpu_out(struct fiber *self)
+{
+	if (self) {
+		self->fpu = fb_fpu_read();
+		self->flags |= FB_F_FPU;
+	}
+	fb_fpu_write(fb_rt.fpu);
+}
+
+void fb_sched_fpu_in(struct fiber *self)
+{
+	self->flags &= ~FB_F_FPU;
+	fb_fpu_write(self->fpu);
+}
+
+void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
+		   fb_switch_fn fn, void *arg)
+{
+	struct fiber *self = c->cur;
+	struct fb_ctx *to;
+
+	fb_sched_suspend(c, self);
+	FB_WRITE(c->page->pending, 0);
+	to = dispatch(c, p, pick(p));
+	fb_sched_publish(p);
+	c = fb_switch_call(c, &self->ctx, to, fn, arg);
+	fb_sched_resume(c, self);
+}
+
+_Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
+			     fb_switch_fn fn, void *arg)
+{
+	struct fiber *self = c->cur;
+	struct fb_ctx *to;
+
+	FB_WRITE(c->page->pending, 0);
+	to = dispatch(c, p, pick(p));
+	fb_sched_publish(p);
+	fb_switch_call(c, &self->ctx, to, fn, arg);
+	__builtin_unreachable();
+}
+
+/* Nothing to switch to, or someone else should have the processor. */
+static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
+						 struct fb_processor *p)
+{
+	bool pending = FB_READ(c->page->pending);
+
+	FB_WRITE(c->page->pending, 0);
+	if (FB_READ(fb_rt.info->waiting) && (pending || fb_sched_give_due(p)))
+		fb_sched_give(c, p, false);
+	fb_leave(c);
+}
+
+FB_EXPORT void fiber_yield(void)
+{
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+	struct fiber *self, *f;
+	uint32_t t;
+
+	if (!c)
+		return;
+	p = fb_enter(c);
+	if (fb_unlikely(FB_READ(c->page->pending)))
+		p->left = 0;
+	f = pick(p);
+	if (fb_unlikely(!f)) {
+		f = FB_READ(fb_rt.info->waiting) ? NULL : fb_sched_global_get(p);
+		if (!f) {
+			yield_slow(c, p);
+			return;
+		}
+	}
+	self = c->cur;
+	fb_sched_suspend(c, self);
+	FB_WRITE(c->page->pending, 0);
+	while (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_overflow(p);
+	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
+	fb_sched_wake();
+	t = p->q.tail;
+	c = fb_switch_push(c, &self->ctx, dispatch(c, p, f),
+			   &p->q.ring[t & FB_RUNQ_MASK], &p->q.tail, t + 1);
+	fb_sched_resume(c, self);
+}
+
+/* ---- the root ---- */
+
+static struct fiber *steal(struct fb_processor *p, bool all)
+{
+	uint32_t n = fb_rt.nproc, at;
+	struct fiber *f;
+
+	p->seed = p->seed * 1664525 + 1013904223;
+	at = (p->seed >> 16) % n;
+	for (uint32_t i = 0; i < n; i++, at = at + 1 < n ? at + 1 : 0) {
+		if (&fb_rt.proc[at] == p)
+			continue;
+		f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
+		if (f) {
+			p->steals++;
+			return f;
+		}
+	}
+	return NULL;
+}
+
+static void drop_token(struct fb_carrier *c)
+{
+	c->searching = false;
+	/* Full barrier; pairs with the publisher's: see the head comment. */
+	__atomic_exchange_n(&fb_rt.search, FB_SEARCH_NONE, __ATOMIC_SEQ_CST);
+}
+
+/* Spin for a while as the only searcher; then one last look without the token. */
+static struct fiber *search(struct fb_carrier *c, struct fb_processor *p)
+{
+	uint32_t none = FB_SEARCH_NONE;
+	struct fiber *f = NULL;
+	uint64_t end;
+
+	if (fb_rt.nproc == 1 && !c->searching)
+		return NULL;
+	if (!c->searching &&
+	    !__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_RUNS,
+					 false, __ATOMIC_SEQ_CST,
+					 __ATOMIC_RELAXED))
+		return steal(p, true);
+	c->searching = true;
+	end = fiber_now() + SPIN_NS;
+	do {
+		f = steal(p, false);
+		if (!f)
+			f = fb_sched_global_get(p);
+		for (int i = 0; !f && i < 32; i++)
+			fb_cpu_relax();
+	} while (!f && fiber_now() < end && !FB_READ(fb_rt.info->waiting));
+	if (f)
+		return f;
+	drop_token(c);
+	f = fb_sched_global_get(p);
+	return f ? f : steal(p, true);
+}
+
+/* The next fiber without leaving the processor, or NULL. */
+static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
+{
+	struct fiber *f;
+
+	if (fb_sched_give_due(p))
+		return NULL;
+	f = pick(p);
+	if (!f && !fb_sched_give_due(p))
+		f = fb_sched_global_get(p);
+	if (!f && fb_timer_fire(p, fiber_now())) {
+		fb_sched_watch(p);
+		f = pick_fast(p);
+	}
+	if (!f && !FB_READ(fb_rt.info->waiting) && fb_runq_empty(&p->q))
+		f = search(c, p);
+	if (c->searching) {
+		drop_token(c);
+		if (f && !fb_runq_empty(&p->q))
+			fb_sched_wake();
+	}
+	return f;
+}
+
+/* Give the processor away, if nobody has work for it; come back with one. */
+static bool idle(struct fb_carrier *c, struct fb_processor *p)
+{
+	uint64_t deadline;
+	bool ok;
+
+	p->watch = 0;
+	fb_sched_publish(p);
+	deadline = watch();
+	/* Told of work, searched, found none: a takeover word is stale. */
+	ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
+			    (c->kept ? FB_WAIT_SURE : 0), deadline);
+	unwatch(deadline);
+	if (ok)
+		arrive(c);
+	return ok;
+}
+
+void fb_sched_loop(struct fb_carrier *c)
+{
+	struct fb_processor *p;
+	struct fiber *f;
+
+	if (!wait_processor(c, FB_WAIT_SPARE, 0))
+		return;
+	arrive(c);
+	while (FB_READ(fb_rt.state) < FB_STOPPING) {
+		p = c->proc;
+		f = find(c, p);
+		if (!f) {
+			if (!idle(c, p))
+				return;
+			continue;
+		}
+		c->kept = false;
+		FB_WRITE(c->page->pending, 0);
+		fb_sched_publish(p);
+		fb_switch(c, &c->root, dispatch(c, p, f));
+	}
+}
