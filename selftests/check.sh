@@ -1,0 +1,148 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Runs test suites, goes on after failures, counts cases.
+#
+#   check.sh SUITE...        native, vm, imports, dkms
+#
+# KERNELS picks the kernels. Logs are in build/check/. The last line is
+# "N passed, N failed, N skipped"; the status is 0 when none failed.
+
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TOP=$(cd "$HERE/.." && pwd)
+export BUILD=$TOP/build
+LOGS=$BUILD/check
+read -ra kernels <<<"${KERNELS:-6.1 6.12 7.3}"
+passed=0 failed=0 skipped=0
+
+has() { [[ " $suites " = *" $1 "* ]]; }
+
+say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
+
+count() {
+	passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
+}
+
+broken() {
+	echo "     not ok: $*"
+	count 0 1 0
+}
+
+# tally LOG: add the last TALLY line of a suite; none of it is a failure
+tally() {
+	local line
+	line=$(grep '^# TALLY ' "$1" | tail -n 1) || true
+	# shellcheck disable=SC2086 # three numbers
+	if [ -n "$line" ]; then
+		count ${line#\# TALLY }
+	else
+		broken "$(basename "$1" .log) ended early; see $1"
+	fi
+}
+
+# suite NAME COMMAND...: a command that prints TAP
+suite() {
+	local log=$LOGS/${1//[ \/]/-}
+	say "$1"
+	shift
+	"$@" >"$log.tap" 2>"$log.err" </dev/null || {
+		cat "$log.err"
+		echo "not ok - $1 ended with an error" >>"$log.tap"
+	}
+	awk -f "$HERE/tap.awk" "$log.tap" >"$log.log"
+	grep -v '^# TALLY' "$log.log" || true
+	tally "$log.log"
+}
+
+# Compilers have no place in the counts, but what does not build has failed.
+make_it() {
+	say "$1"
+	shift
+	make --no-print-directory -C "$TOP" -k -j2 "$@" >"$LOGS/build.log" 2>&1 ||
+		{ tail -n 40 "$LOGS/build.log"; broken "make $*"; }
+}
+
+# In the background, while other tests run: fetch kernels, build for each.
+modules() {
+	local k
+	for k in "${kernels[@]}"; do
+		if "$HERE/vm/module.sh" "$k" >"$LOGS/module-$k.log" 2>&1 </dev/null
+		then
+			touch "$LOGS/module-$k.ok"
+		else
+			touch "$LOGS/module-$k.bad"
+		fi
+	done
+}
+
+module_ready() {
+	while [ ! -e "$LOGS/module-$1.ok" ]; do
+		if [ -e "$LOGS/module-$1.bad" ]; then
+			tail -n 30 "$LOGS/module-$1.log"
+			return 1
+		fi
+		sleep 0.5
+	done
+}
+
+vm_suite() {
+	local k=$1 log=$LOGS/vm-$1.log
+	say "vm $k"
+	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
+	"$HERE/vm/run.sh" -t "${VM_TIMEOUT:-900}" "$k" >"$log" 2>&1 </dev/null || true
+	grep -v '^# TALLY' "$log" || true
+	tally "$log"
+}
+
+# ready_kernels: those whose module was built
+ready_kernels() {
+	local k
+	for k in "${kernels[@]}"; do
+		if module_ready "$k" >/dev/null; then echo "$k"; fi
+	done
+}
+
+deps() {
+	local purposes=(build)
+	if has native; then purposes+=(native); fi
+	if has vm || has imports || has dkms; then purposes+=(vm); fi
+	if has dkms; then purposes+=(dkms); fi
+	"$TOP/tools/deps.sh" "${purposes[@]}" ||
+		broken "packages are missing (see above)"
+}
+
+finish() {
+	[ -z "${background:-}" ] || wait "$background" || true
+	printf '\nlogs: %s\n' "$LOGS"
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" = 0 ]
+}
+
+[ $# -ge 1 ] || { echo "usage: check.sh SUITE..." >&2; exit 2; }
+suites=$*
+rm -rf "$LOGS"
+mkdir -p "$LOGS"
+deps
+if has vm || has imports || has dkms; then
+	modules &
+	background=$!
+fi
+if has native || has vm; then
+	make_it "library, samples and tests" all tests
+fi
+if has native; then suite native "$HERE/native.sh"; fi
+if has vm; then
+	for k in "${kernels[@]}"; do vm_suite "$k"; done
+fi
+if has imports || has dkms; then
+	mapfile -t ready < <(ready_kernels)
+	[ ${#ready[@]} -gt 0 ] || broken "no module was built"
+fi
+if has imports && [ ${#ready[@]} -gt 0 ]; then
+	suite imports "$HERE/imports.sh" "${ready[@]}"
+fi
+if has dkms && [ ${#ready[@]} -gt 0 ]; then
+	suite dkms "$HERE/dkms.sh" "${ready[@]}"
+fi
+finish

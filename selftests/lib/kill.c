@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Processes that end, one way or another, while fibers are blocked. Each case
+ * runs in a child; the child says by its pipe when all is in place.
+ */
+#include "common.h"
+
+enum { MANY = 600, FEW = 20 };
+
+struct shared {
+	atomic_int entered;
+	atomic_ulong count;
+};
+
+static struct shared *shared;
+static int never[2];		/* nobody ever writes to it */
+static int nfibers;
+static void (*ending)(void);	/* what a fiber does when all are blocked */
+
+static void *reads(void *arg)
+{
+	char byte;
+
+	atomic_fetch_add(&shared->entered, 1);
+	(void)!read(never[0], &byte, 1);
+	return NULL;
+}
+
+static void *ends(void *arg)
+{
+	while (atomic_load(&shared->entered) < nfibers)
+		fiber_sleep(1 * MS);
+	ending();
+	return NULL;
+}
+
+static void *counts(void *arg)
+{
+	for (;;)
+		atomic_fetch_add(&shared->count, 1);
+	return NULL;
+}
+
+static int child_main(void *arg)
+{
+	fiber_t *f;
+
+	for (int i = 0; i < nfibers; i++)
+		if (fiber_spawn(NULL, reads, NULL))
+			_exit(99);
+	if (fiber_spawn(&f, ending ? ends : counts, NULL))
+		_exit(98);
+	fiber_join(f, NULL);
+	return 97;
+}
+
+static void prepare(int n, void (*fn)(void))
+{
+	nfibers = n;
+	ending = fn;
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	check(shared != MAP_FAILED);
+	check_eq(0, pipe(never));
+	clean_environment();
+	setenv("FIBER_PROCESSORS", "2", 1);
+}
+
+static pid_t begin(int n, void (*fn)(void))
+{
+	pid_t pid;
+
+	prepare(n, fn);
+	pid = fork();
+	if (!pid)
+		exit(fiber_run(child_main, NULL));
+	return pid;
+}
+
+static bool all_entered(pid_t pid)
+{
+	uint64_t until = now_ns() + 30 * SEC;
+
+	while (atomic_load(&shared->entered) < nfibers && now_ns() < until)
+		block_ns(5 * MS);
+	block_ns(50 * MS);
+	return atomic_load(&shared->entered) == nfibers;
+}
+
+/* ---- killed ---- */
+
+TEST(kill_with_600_blocked_fibers)
+{
+	pid_t pid = begin(MANY, NULL);
+	char path[64];
+	int status;
+	uint64_t t;
+
+	ASSERT_LT(0, pid);
+	ASSERT_TRUE(all_entered(pid)) {
+		kill(pid, SIGKILL);
+	}
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	figure("kill: %ld threads\n", proc_number(path, "Threads:"));
+	t = now_ns();
+	ASSERT_EQ(0, kill(pid, SIGKILL));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	t = now_ns() - t;
+	figure("kill: gone after %.1f ms\n", (double)t / 1e6);
+	EXPECT_TRUE(WIFSIGNALED(status));
+	EXPECT_GT(2 * SEC * allowance(), t);
+	EXPECT_EQ(0, failures);
+}
+
+TEST(ended_by_sigterm)
+{
+	pid_t pid = begin(FEW, NULL);
+	int status;
+
+	ASSERT_TRUE(all_entered(pid));
+	ASSERT_EQ(0, kill(pid, SIGTERM));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_TRUE(WIFSIGNALED(status));
+	EXPECT_EQ(SIGTERM, WTERMSIG(status));
+	EXPECT_EQ(0, failures);
+}
+
+TEST(stopped_and_continued)
+{
+	pid_t pid = begin(FEW, NULL);
+	unsigned long a, b;
+	int status;
+
+	ASSERT_TRUE(all_entered(pid));
+	for (int i = 0; i < 10; i++) {
+		ASSERT_EQ(0, kill(pid, SIGSTOP));
+		ASSERT_EQ(pid, waitpid(pid, &status, WUNTRACED));
+		ASSERT_TRUE(WIFSTOPPED(status));
+		a = atomic_load(&shared->count);
+		block_ns(20 * MS);
+		b = atomic_load(&shared->count);
+		EXPECT_EQ(a, b);
+		ASSERT_EQ(0, kill(pid, SIGCONT));
+		for (int k = 0; k < 2000; k++) {
+			if (atomic_load(&shared->count) != b)
+				break;
+			block_ns(1 * MS);
+		}
+		EXPECT_NE(b, atomic_load(&shared->count));
+	}
+	ASSERT_EQ(0, kill(pid, SIGKILL));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- ends itself, out of a fiber ---- */
+
+/* The wait status of a child that ended by fn; -1: it did not within 20 s. */
+static int status_of(void (*fn)(void))
+{
+	pid_t pid = begin(FEW, fn);
+	uint64_t until = now_ns() + 20 * SEC;
+	int status = -1;
+
+	while (waitpid(pid, &status, WNOHANG) != pid) {
+		if (now_ns() > until) {
+			kill(pid, SIGKILL);
+			waitpid(pid, &status, 0);
+			return -1;
+		}
+		block_ns(5 * MS);
+	}
+	return status;
+}
+
+static void end_exec(void)
+{
+	execl("/bin/sh", "sh", "-c", "exit 7", NULL);
+	_exit(1);
+}
+
+static void end_exit(void)
+{
+	exit(8);
+}
+
+static void end_exit_group(void)
+{
+	_exit(9);
+}
+
+static void end_abort(void)
+{
+	struct rlimit none = { 0, 0 };
+
+	setrlimit(RLIMIT_CORE, &none);
+	abort();
+}
+
+static void end_fault(void)
+{
+	volatile uintptr_t nowhere = 8;
+	struct rlimit none = { 0, 0 };
+
+	setrlimit(RLIMIT_CORE, &none);
+	*(volatile int *)nowhere = 1;
+}
+
+static void end_return(void)
+{
+}
+
+TEST(exec_in_a_fiber)
+{
+	EXPECT_EQ(7 << 8, status_of(end_exec));
+}
+
+TEST(exit_in_a_fiber)
+{
+	EXPECT_EQ(8 << 8, status_of(end_exit));
+}
+
+TEST(exit_group_in_a_fiber)
+{
+	EXPECT_EQ(9 << 8, status_of(end_exit_group));
+}
+
+TEST(abort_in_a_fiber)
+{
+	EXPECT_EQ(SIGABRT, status_of(end_abort) & 0x7f);
+}
+
+TEST(fault_in_a_fiber)
+{
+	EXPECT_EQ(SIGSEGV, status_of(end_fault) & 0x7f);
+}
+
+TEST(main_returns_while_fibers_are_blocked)
+{
+	EXPECT_EQ(97 << 8, status_of(end_return));
+}
+
+/* A plain thread calls exec while fibers run and are blocked. */
+static void *execs(void *arg)
+{
+	while (atomic_load(&shared->entered) < nfibers)
+		block_ns(1 * MS);
+	end_exec();
+	return NULL;
+}
+
+TEST(exec_in_a_plain_thread)
+{
+	pthread_t thread;
+	int status;
+	pid_t pid;
+
+	prepare(FEW, NULL);
+	pid = fork();
+	if (!pid) {
+		pthread_create(&thread, NULL, execs, NULL);
+		exit(fiber_run(child_main, NULL));
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(7 << 8, status);
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- the threads made for many blocked fibers end with the runtime ---- */
+
+TEST(threads_end_with_the_runtime)
+{
+	static fiber_t *f[MANY / 3];
+	size_t n = ARRAY_SIZE(f);
+	uint64_t until = now_ns() + 30 * SEC;
+
+	prepare((int)n, NULL);
+	ASSERT_EQ(0, start(2, 0));
+	for (size_t i = 0; i < n; i++)
+		f[i] = spawn(reads, NULL);
+	while (atomic_load(&shared->entered) < (int)n && now_ns() < until)
+		block_ns(1 * MS);
+	figure("kill: %ld threads for %zu blocked fibers\n", thread_count(), n);
+	for (size_t i = 0; i < n; i++)
+		ASSERT_EQ(1, write(never[1], "x", 1));
+	for (size_t i = 0; i < n; i++)
+		join(f[i]);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_TRUE(thread_count_becomes(1));
+	EXPECT_EQ(0, failures);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Preemption: loops without calls share a processor, and nothing they use is
+ * harmed. The quantum is 50 us with the module, 1 ms with signals.
+ */
+#include <sys/epoll.h>
+
+#include "common.h"
+#include "regs.h"
+
+static atomic_int stop;
+
+static void *hog(void *arg)
+{
+	volatile unsigned long *n = arg;
+
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		++*n;
+	return NULL;
+}
+
+/* ---- shares ---- */
+
+static double share_of_two(double *cpu)
+{
+	static unsigned long n[2];
+	fiber_t *f[2];
+	uint64_t t, c;
+
+	n[0] = n[1] = 0;
+	atomic_store(&stop, 0);
+	f[0] = spawn(hog, &n[0]);
+	f[1] = spawn(hog, &n[1]);
+	t = now_ns();
+	c = cpu_ns();
+	block_ns(2 * SEC);
+	*cpu = (double)(cpu_ns() - c) / (double)(now_ns() - t);
+	atomic_store(&stop, 1);
+	join(f[0]);
+	join(f[1]);
+	return 100.0 * (double)n[0] / (double)(n[0] + n[1]);
+}
+
+/* 45 to 55%; a monitor that is itself emulated comes too late for that. */
+static void run_shares(struct __test_metadata *_metadata, uint64_t quantum)
+{
+	double share = 0, cpu = 0, off;
+
+	ASSERT_EQ(0, start(1, quantum));
+	off = in_vm() && !on_kernel() ? 20 : 5;
+	for (int try = 0; try < 3; try++) {
+		share = share_of_two(&cpu);
+		figure("shares: quantum_us=%lu %.1f%% and %.1f%%, "
+		       "%.0f%% of a CPU, %lu preemptions\n", quantum / US,
+		       share, 100 - share, 100 * cpu, stats().preemptions);
+		if (share >= 50 - off && share <= 50 + off)
+			break;
+	}
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+	if ((share < 50 - off || share > 50 + off) && cpu < 0.6)
+		SKIP(return, "the host is busy: %.0f%% of a CPU", 100 * cpu);
+	EXPECT_LE(50 - off, share);
+	EXPECT_GE(50 + off, share);
+}
+
+TEST(two_hogs_share_a_processor) { run_shares(_metadata, 10 * MS); }
+TEST(two_hogs_share_at_1_ms) { run_shares(_metadata, 1 * MS); }
+
+/* ---- nobody starves behind hogs ---- */
+
+static atomic_int ran;
+
+static void *runs_once(void *arg)
+{
+	atomic_fetch_add(&ran, 1);
+	return NULL;
+}
+
+/* Fibers of a plain thread are in the global queue; preemption must look there. */
+static void run_beside_hogs(struct __test_metadata *_metadata, int hogs)
+{
+	unsigned long n[3] = { 0 };
+	fiber_t *f[3], *one;
+
+	ASSERT_EQ(0, start(1, 1 * MS));
+	for (int i = 0; i < hogs; i++)
+		f[i] = spawn(hog, &n[i]);
+	block_ns(50 * MS);
+	for (int i = 1; i <= 10; i++) {
+		one = spawn(runs_once, NULL);
+		for (int k = 0; k < 1000 && atomic_load(&ran) < i; k++)
+			block_ns(1 * MS);
+		EXPECT_EQ(i, ran);
+		fiber_detach(one);
+	}
+	for (int i = 0; i < hogs; i++)
+		EXPECT_NE(0, n[i]);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < hogs; i++)
+		join(f[i]);
+	EXPECT_EQ(0, failures);
+}
+
+TEST(plain_spawn_beside_one_hog) { run_beside_hogs(_metadata, 1); }
+TEST(plain_spawn_beside_three_hogs) { run_beside_hogs(_metadata, 3); }
+
+/* ---- registers ---- */
+
+static void *spins_with_registers(void *arg)
+{
+	uint64_t seed = (uint64_t)(uintptr_t)arg * 0x123456789abcdfULL;
+
+	while (!atomic_load(&stop))
+		check_eq(0, regs_spin(seed++, 20000));
+	return NULL;
+}
+
+TEST(registers_are_kept)
+{
+	uint64_t until = now_ns() + (in_vm() ? 25 : 8) * SEC;
+	uint64_t want = 50000, seen = 0;
+	fiber_t *f[3];
+
+	__builtin_cpu_init();
+	regs_avx = __builtin_cpu_supports("avx");
+	ASSERT_EQ(0, regs_spin(0x1234567, 10));
+	ASSERT_EQ(0, start(1, 50 * US));
+	if (!on_kernel()) {
+		ASSERT_EQ(0, fiber_fini());
+		ASSERT_EQ(0, start(1, 1 * MS));
+		want = 2000;
+	}
+	for (uintptr_t i = 0; i < 3; i++)
+		f[i] = spawn(spins_with_registers, (void *)(i + 1));
+	while (seen < want && now_ns() < until && !failures) {
+		block_ns(50 * MS);
+		seen = stats().preemptions;
+	}
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 3; i++)
+		join(f[i]);
+	figure("registers: %lu preemptions\n", seen);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_LT(want / 20, seen);
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- malloc ---- */
+
+static atomic_ulong allocations;
+
+static void *allocates(void *arg)
+{
+	uint32_t seed = (uint32_t)(uintptr_t)arg + 1;
+	unsigned char *held[64] = { 0 };
+	size_t size[64] = { 0 };
+
+	while (!atomic_load(&stop)) {
+		unsigned int i = next_random(&seed) % 64;
+
+		if (held[i])
+			check(held[i][0] == i && held[i][size[i] - 1] == i);
+		free(held[i]);
+		size[i] = 1 + seed % 5000;
+		held[i] = malloc(size[i]);
+		held[i][0] = held[i][size[i] - 1] = (unsigned char)i;
+		atomic_fetch_add(&allocations, 1);
+	}
+	for (int i = 0; i < 64; i++)
+		free(held[i]);
+	return NULL;
+}
+
+static void run_malloc(struct __test_metadata *_metadata, unsigned int n)
+{
+	unsigned long before = 0, now = 0;
+	fiber_t *f[4];
+
+	ASSERT_EQ(0, start(n, 1 * MS));
+	for (uintptr_t i = 0; i < 4; i++)
+		f[i] = spawn(allocates, (void *)i);
+	for (int i = 0; i < 8; i++) {
+		block_ns(500 * MS);
+		now = atomic_load(&allocations);
+		EXPECT_NE(before, now);
+		before = now;
+	}
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+	figure("malloc: processors=%u %lu allocations, %lu preemptions\n", n,
+	       now, stats().preemptions);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
+TEST(malloc_under_preemption_on_one) { run_malloc(_metadata, 1); }
+TEST(malloc_under_preemption_on_two) { run_malloc(_metadata, 2); }
+
+/* ---- EINTR ---- */
+
+static int pipe_fd[2];
+static atomic_ulong eintr, calls;
+
+static void note(long r)
+{
+	atomic_fetch_add(&calls, 1);
+	if (r >= 0)
+		return;
+	if (errno == EINTR)
+		atomic_fetch_add(&eintr, 1);
+	else
+		failed(__FILE__, __LINE__, "%s", strerror(errno));
+}
+
+static void *makes_calls(void *arg)
+{
+	struct epoll_event e;
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+	char byte;
+
+	while (!atomic_load(&stop)) {
+		note(block_ns(200 * US));
+		note(epoll_wait(fd, &e, 1, 1));
+		note(read(pipe_fd[0], &byte, 1));
+		note(poll(NULL, 0, 1));
+	}
+	close(fd);
+	return NULL;
+}
+
+static void *feeds(void *arg)
+{
+	while (!atomic_load((atomic_int *)arg)) {
+		check_eq(1, write(pipe_fd[1], "f", 1));
+		block_ns(500 * US);
+	}
+	return NULL;
+}
+
+TEST(no_call_returns_eintr)
+{
+	static atomic_int end;
+	unsigned long n[2] = { 0 };
+	pthread_t thread;
+	fiber_t *f[4];
+	bool kernel;
+
+	ASSERT_EQ(0, pipe(pipe_fd));
+	ASSERT_EQ(0, start(1, 1 * MS));
+	kernel = on_kernel();
+	ASSERT_EQ(0, pthread_create(&thread, NULL, feeds, &end));
+	for (int i = 0; i < 2; i++)
+		f[i] = spawn(hog, &n[i]);
+	for (int i = 2; i < 4; i++)
+		f[i] = spawn(makes_calls, NULL);
+	block_ns(3 * SEC);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+	atomic_store(&end, 1);
+	ASSERT_EQ(0, pthread_join(thread, NULL));
+	figure("eintr: %lu of %lu calls, %lu preemptions\n", eintr, calls,
+	       stats().preemptions);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_LT(20, calls);
+	EXPECT_EQ(0, failures);
+	if (kernel)
+		EXPECT_EQ(0, eintr);
+}
+
+/* ---- no_preempt ---- */
+
+static volatile unsigned long left, right;
+static atomic_ulong torn, sections;
+
+static void *guards(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		fiber_no_preempt_begin();
+		fiber_no_preempt_begin();
+		fiber_no_preempt_end();
+		if (left != right)
+			atomic_fetch_add(&torn, 1);
+		++left;
+		for (volatile int i = 0; i < 2000; i++)
+			;
+		++right;
+		fiber_no_preempt_end();
+		atomic_fetch_add(&sections, 1);
+	}
+	return NULL;
+}
+
+TEST(no_preempt_is_not_preempted)
+{
+	fiber_t *f[3];
+	struct fiber_stats st;
+
+	ASSERT_EQ(0, start(1, 1 * MS));
+	for (int i = 0; i < 3; i++)
+		f[i] = spawn(guards, NULL);
+	block_ns(2 * SEC);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 3; i++)
+		join(f[i]);
+	st = stats();
+	figure("no_preempt: %lu sections, %lu torn, %lu preemptions, "
+	       "%lu switches\n", sections, torn, st.preemptions, st.switches);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, torn);
+	EXPECT_EQ(left, right);
+	EXPECT_EQ(sections, left);
+	EXPECT_LT(10, st.preemptions + st.switches);
+	EXPECT_EQ(0, failures);
+}
+
+static atomic_int in_section;
+
+static void *blocks_in_section(void *arg)
+{
+	fiber_no_preempt_begin();
+	atomic_store(&in_section, 1);
+	check_eq(0, block_ns(50 * MS));
+	atomic_store(&in_section, 0);
+	fiber_no_preempt_end();
+	return NULL;
+}
+
+static void *watches_section(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		check_eq(0, atomic_load(&in_section));
+		fiber_yield();
+	}
+	return NULL;
+}
+
+TEST(no_preempt_keeps_the_processor_over_a_block)
+{
+	fiber_t *f;
+
+	ASSERT_EQ(0, start(1, 1 * MS));
+	f = spawn(watches_section, NULL);
+	for (int i = 0; i < 10; i++)
+		join(spawn(blocks_in_section, NULL));
+	atomic_store(&stop, 1);
+	join(f);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- a sleeper among hogs ---- */
+
+static uint64_t late[50];
+
+static void *naps(void *arg)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(late); i++) {
+		uint64_t t = fiber_now();
+
+		check_eq(0, fiber_sleep(20 * MS));
+		late[i] = fiber_now() - t - 20 * MS;
+	}
+	return NULL;
+}
+
+TEST(sleeper_wakes_while_hogs_spin)
+{
+	unsigned long n[3] = { 0 };
+	uint64_t p50, p99;
+	fiber_t *f[3], *nap;
+
+	ASSERT_EQ(0, start(1, 10 * MS));
+	for (int i = 0; i < 3; i++)
+		f[i] = spawn(hog, &n[i]);
+	nap = spawn(naps, NULL);
+	join(nap);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 3; i++)
+		join(f[i]);
+	p50 = percentile(late, ARRAY_SIZE(late), 50);
+	p99 = percentile(late, ARRAY_SIZE(late), 99);
+	figure("sleeper: late p50_us=%lu p99_us=%lu\n", p50 / US, p99 / US);
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_GT(40 * MS * (in_vm() ? 4 : 1), p50);
+	EXPECT_GT(SEC * (in_vm() ? 4 : 1), p99);
+	EXPECT_EQ(0, failures);
+}
+
+TEST_HARNESS_MAIN

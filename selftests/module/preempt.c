@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * preempt.c - the end of a quantum: fair, invisible to the fiber, and refused
+ * where it would do harm
+ *
+ * The raw interface has no fibers to switch between: a preempted carrier gives
+ * its processor to the next one that waits and queues last.
+ */
+#include <linux/rseq.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/rseq.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "harness.h"
+#include "mix.h"
+
+static unsigned int stop, running;
+
+/* --- fair ------------------------------------------------------------------- */
+
+struct loop {
+	volatile uint64_t turns;
+	uint64_t preempts;
+	int err;
+};
+
+/* No call, nothing outside this section. */
+RAW_TEXT static void count(struct loop *l, volatile unsigned int *end)
+{
+	while (!*end)
+		l->turns++;
+}
+
+static void *loop(void *arg)
+{
+	struct loop *l = arg;
+
+	l->err = raw_attach();
+	l->err = l->err ?: raw_own(FIBER_WAIT_READY);
+	if (l->err)
+		return NULL;
+	raw_takeover(FIBER_TAKEOVER_READY);
+	ADD(running, 1);
+	raw_enter();
+	count(l, &stop);
+	raw_exclude();
+	raw_leave();
+	l->preempts = raw_page->preempts;
+	return NULL;
+}
+
+/* The two halves of what was counted, from the moment both run. */
+TEST(two_loops_share)
+{
+	struct loop l[2] = {};
+	uint64_t turns[2];
+	pthread_t t[2];
+	double share;
+	int i;
+
+	START(.quantum_ns = 10000000, .preempt = true);
+	for (i = 0; i < 2; i++)
+		t[i] = raw_thread(loop, &l[i]);
+	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 2));
+	raw_sleep(200000);
+	for (i = 0; i < 2; i++)
+		turns[i] = l[i].turns;
+	raw_sleep(2000000);
+	for (i = 0; i < 2; i++)
+		turns[i] = l[i].turns - turns[i];
+	STORE(stop, 1);
+	for (i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	share = 100.0 * turns[0] / (turns[0] + turns[1]);
+	TH_LOG("%.1f%% and %.1f%%, %lu and %lu preemptions", share, 100 - share,
+	       l[0].preempts, l[1].preempts);
+	EXPECT_EQ(0, l[0].err | l[1].err);
+	EXPECT_TRUE(share >= 45 && share <= 55);
+	EXPECT_LT(5, l[0].preempts);
+	EXPECT_LT(5, l[1].preempts);
+	EXPECT_EXCLUSIVE();
+}
+
+/* A newcomer does not wait for the end of a long quantum. */
+TEST(newcomer_cuts_quantum)
+{
+	struct loop l = {};
+	uint64_t start;
+	pthread_t t;
+
+	START(.quantum_ns = 1000000000, .preempt = true);
+	t = raw_thread(loop, &l);
+	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 1));
+	ASSERT_EQ(0, raw_attach());
+	start = raw_now();
+	ASSERT_EQ(0, raw_own(FIBER_WAIT_READY));
+	start = raw_now() - start;
+	TH_LOG("waited %lu us with a quantum of 1 s", start / 1000);
+	EXPECT_GT(700000000, start);
+	STORE(stop, 1);
+	ASSERT_EQ(0, raw_detach());
+	pthread_join(t, NULL);
+	EXPECT_EXCLUSIVE();
+}
+
+/* Nothing is ready: a hog may go on. */
+TEST(alone_is_not_preempted)
+{
+	struct loop l = {};
+	struct raw_stats st;
+	pthread_t t;
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	t = raw_thread(loop, &l);
+	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 1));
+	raw_processor(0)->takeover = FIBER_TAKEOVER_WATCH;
+	raw_sleep(10000);
+	ASSERT_EQ(0, raw_stats(&st));
+	raw_sleep(100000);
+	STORE(stop, 1);
+	pthread_join(t, NULL);
+	EXPECT_GE(st.preempts + 1, l.preempts);
+	EXPECT_EXCLUSIVE();
+}
+
+/* --- invisible -------------------------------------------------------------- */
+
+struct checker {
+	uint64_t seed, rounds, preempts;
+	const char *differs;
+	int err;
+};
+
+static void *check_registers(void *arg)
+{
+	struct checker *c = arg;
+	struct raw_regs in, out;
+
+	c->err = raw_attach();
+	c->err = c->err ?: raw_own(FIBER_WAIT_READY);
+	if (c->err)
+		return NULL;
+	raw_takeover(FIBER_TAKEOVER_READY);
+	raw_enter();
+	while (!LOAD(stop) && !c->differs) {
+		raw_regs_fill(&in, c->seed + c->rounds++ * 2);
+		in.rcx = 30000;
+		memset(&out, 0x5a, sizeof(out));
+		raw_regs_spin(&in, &out);
+		in.rcx = 0;
+		c->differs = raw_regs_differ(&in, &out);
+		raw_exclude();
+	}
+	raw_leave();
+	c->preempts = raw_page->preempts;
+	return NULL;
+}
+
+TEST(registers_survive)
+{
+	struct checker c[3] = { { .seed = 1 }, { .seed = 1000000 },
+				{ .seed = 2000001 } };
+	uint64_t end, rounds = 0, preempts = 0;
+	struct raw_stats st = {};
+	pthread_t t[3];
+	int i;
+
+	START(.quantum_ns = 50000, .preempt = true);
+	for (i = 0; i < 3; i++)
+		t[i] = raw_thread(check_registers, &c[i]);
+	end = raw_now() + 15000000000ULL;
+	while (raw_now() < end && st.preempts < 50000) {
+		raw_sleep(20000);
+		ASSERT_EQ(0, raw_stats(&st));
+	}
+	STORE(stop, 1);
+	for (i = 0; i < 3; i++) {
+		pthread_join(t[i], NULL);
+		EXPECT_EQ(0, c[i].err);
+		EXPECT_EQ(NULL, c[i].differs) TH_LOG("%s", c[i].differs);
+		EXPECT_LT(0, c[i].preempts);
+		rounds += c[i].rounds;
+		preempts += c[i].preempts;
+	}
+	TH_LOG("%lu preemptions in %lu rounds%s, avx %d", preempts, rounds,
+	       preempts < 50000 ? " (stopped by time)" : "", raw_avx);
+	EXPECT_LT(1000, preempts);
+	EXPECT_EXCLUSIVE();
+}
+
+/* --- refused ---------------------------------------------------------------- */
+
+static unsigned int waiting_go;
+
+/* Somebody always waits, so that a preemption is always due. */
+static void *impatient(void *arg)
+{
+	if (raw_attach())
+		return NULL;
+	while (!LOAD(waiting_go))
+		raw_sleep(1000);
+	raw_own(FIBER_WAIT_READY);
+	return NULL;
+}
+
+static void spin_outside(uint64_t ns)
+{
+	uint64_t end = raw_now() + ns;
+
+	while (raw_now() < end)
+		;
+}
+
+RAW_TEXT static void spin_inside(volatile uint32_t *until, uint64_t limit)
+{
+	while (!*until && --limit)
+		asm volatile("");
+}
+
+struct refusal {
+	uint64_t preempts, refused;
+	uint32_t pending, processor;
+};
+
+/* Main owns the processor and is due; how it spins decides. */
+static void begin_due(struct __test_metadata *_metadata, uint32_t takeover)
+{
+	raw_thread(impatient, NULL);
+	ASSERT_TRUE(RAW_UNTIL(raw_info->carriers == 1));
+	ASSERT_EQ(0, raw_attach());
+	ASSERT_EQ(0, raw_own(FIBER_WAIT_READY));
+	raw_takeover(takeover);
+	STORE(waiting_go, 1);
+	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
+}
+
+static struct refusal end_due(void)
+{
+	struct refusal r;
+
+	raw_leave();
+	r.preempts = raw_page->preempts;
+	r.refused = raw_page->refused;
+	r.pending = raw_page->pending;
+	r.processor = raw_page->processor;
+	return r;
+}
+
+#define EXPECT_REFUSED(r) do {						\
+	EXPECT_EQ(0, (r).preempts);					\
+	EXPECT_LE(1, (r).refused);					\
+	EXPECT_EQ(1, (r).pending);					\
+	EXPECT_EQ(0, (r).processor);					\
+	EXPECT_EQ(1, raw_info->waiting);				\
+	EXPECT_EXCLUSIVE();						\
+} while (0)
+
+#define SPIN_LIMIT	2000000000ULL
+
+TEST(refused_outside_text)
+{
+	struct refusal r;
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	raw_enter();
+	spin_outside(100000000);
+	r = end_due();
+	EXPECT_REFUSED(r);
+
+	/* As soon as it is in the text, it happens. */
+	raw_page->pending = 0;
+	raw_enter();
+	spin_inside((volatile uint32_t *)&raw_page->preempts, SPIN_LIMIT);
+	raw_leave();
+	EXPECT_LE(1, raw_page->preempts);
+	EXPECT_EQ(0, raw_info->waiting);
+	EXPECT_EXCLUSIVE();
+}
+
+TEST(off_without_trampoline)
+{
+	struct refusal r;
+
+	START(.quantum_ns = 1000000);		/* preempt_ip = 0 */
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	raw_enter();
+	spin_inside((volatile uint32_t *)&raw_page->pending, 20000000);
+	r = end_due();
+	EXPECT_EQ(0, r.preempts);
+	EXPECT_EQ(0, r.processor);
+	EXPECT_EQ(1, raw_info->waiting);
+	EXPECT_EXCLUSIVE();
+}
+
+TEST(refused_by_no_preempt)
+{
+	struct refusal r;
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	raw_page->no_preempt = 1;
+	raw_enter();
+	spin_inside(&raw_page->pending, SPIN_LIMIT);
+	r = end_due();
+	EXPECT_REFUSED(r);
+}
+
+TEST(refused_outside_fiber)
+{
+	struct refusal r;
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	spin_inside(&raw_page->pending, 100000000);
+	r = end_due();
+	EXPECT_EQ(0, r.preempts);
+	EXPECT_EQ(0, r.processor);
+	EXPECT_EXCLUSIVE();
+}
+
+/* A sequence that starts at 1 and commits at 2; "pending" ends its loop. */
+asm(".pushsection raw_text, \"ax\", @progbits\n"
+    ".globl rseq_loop, rseq_start, rseq_commit, rseq_abort\n"
+    "rseq_loop:\n"			/* rdi: &rseq_cs, rsi: &cs, rdx: until */
+    "	mov %rcx, %rax\n"		/* rcx: limit */
+    "	mov %rsi, (%rdi)\n"
+    "rseq_start:\n"
+    "1:	cmpl $0, (%rdx)\n"
+    "	jne 2f\n"
+    "	sub $1, %rax\n"
+    "	jnz 1b\n"
+    "2:\n"
+    "rseq_commit:\n"
+    "	movq $0, (%rdi)\n"
+    "	xor %eax, %eax\n"
+    "	ret\n"
+    "	.long 0x53053053\n"		/* RSEQ_SIG */
+    "rseq_abort:\n"
+    "	movq $0, (%rdi)\n"
+    "	mov $1, %eax\n"
+    "	ret\n"
+    ".popsection\n");
+extern char rseq_start[], rseq_commit[], rseq_abort[];
+int rseq_loop(volatile void *area, struct rseq_cs *cs, volatile void *until,
+	      uint64_t limit);
+
+TEST(refused_in_rseq)
+{
+	static struct rseq_cs cs __attribute__((aligned(32)));
+	struct rseq *area = (void *)((char *)__builtin_thread_pointer() +
+				     __rseq_offset);
+	struct refusal r;
+	int tries, aborted = 1;
+
+	if (!__rseq_size)
+		SKIP(return, "glibc has not registered rseq");
+	cs = (struct rseq_cs){
+		.start_ip = (uintptr_t)rseq_start,
+		.post_commit_offset = rseq_commit - rseq_start,
+		.abort_ip = (uintptr_t)rseq_abort,
+	};
+	START(.quantum_ns = 1000000, .preempt = true);
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	/* The scheduler aborts it now and then; no upcall may, nor pass by. */
+	for (tries = 0; aborted && tries < 10000; tries++) {
+		raw_page->pending = 0;
+		raw_page->no_preempt = 0;
+		raw_enter();
+		aborted = rseq_loop(&area->rseq_cs, &cs, &raw_page->pending,
+				    SPIN_LIMIT);
+		raw_leave();
+		if (raw_page->preempts)
+			break;
+	}
+	r = end_due();
+	TH_LOG("%d tries, aborted %d, refused %lu, preempted %lu", tries,
+	       aborted, r.refused, r.preempts);
+	/* Between two sequences a preemption is all right. */
+	if (r.preempts)
+		SKIP(return, "preempted between two sequences, not in one");
+	EXPECT_EQ(0, aborted);
+	EXPECT_REFUSED(r);
+}
+
+/* Enter the text on a stack of a registered arena, with @room bytes below. */
+RAW_TEXT static void spin_on(char *stack, volatile uint32_t *until,
+			     uint64_t limit)
+{
+	asm volatile(
+		"mov	%%rsp, %%rbx\n\t"
+		"mov	%0, %%rsp\n"
+		"1:	cmpl	$0, (%1)\n\t"
+		"jne	2f\n\t"
+		"sub	$1, %2\n\t"
+		"jnz	1b\n"
+		"2:	mov	%%rbx, %%rsp\n"
+		: : "r"(stack), "r"(until), "r"(limit) : "rbx", "memory", "cc");
+}
+
+#define STACK	(64 << 10)
+
+TEST(refused_without_stack)
+{
+	struct fiber_stacks_args arena = { .stride = STACK, .count = 2,
+					   .guard = 4096 };
+	struct refusal r;
+	char *base, elsewhere[4096];
+	uint64_t before;
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	base = mmap(NULL, 2 * STACK, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, base);
+	memset(base, 0, 2 * STACK);
+	memset(elsewhere, 0, sizeof(elsewhere));
+	arena.base = (uintptr_t)base;
+	ASSERT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &arena));
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	raw_enter();
+	/* The thread's own stack is none of the arena. */
+	spin_inside(&raw_page->pending, SPIN_LIMIT);
+	r = end_due();
+	EXPECT_REFUSED(r);
+
+	/* In the guard, and just above it. */
+	raw_page->pending = 0;
+	raw_enter();
+	spin_on(base + STACK + 4096 + 256, &raw_page->pending, SPIN_LIMIT);
+	r = end_due();
+	EXPECT_REFUSED(r);
+
+	/* With room: the upcall, on that stack. */
+	raw_page->pending = 0;
+	before = raw_page->preempts;
+	raw_enter();
+	spin_on(base + 2 * STACK, (volatile uint32_t *)&raw_page->preempts,
+		SPIN_LIMIT);
+	raw_leave();
+	EXPECT_LT(before, raw_page->preempts);
+	EXPECT_EQ(0, raw_info->waiting);
+	EXPECT_EXCLUSIVE();
+}
+
+/* --- single steps ------------------------------------------------------------ */
+
+static void stepped_child(void)
+{
+	struct raw_options o = { .quantum_ns = 1000000, .preempt = true };
+
+	if (raw_start(&o))
+		_exit(1);
+	raw_thread(impatient, NULL);
+	if (raw_attach() || raw_own(FIBER_WAIT_READY))
+		_exit(2);
+	raw_takeover(FIBER_TAKEOVER_READY);
+	STORE(waiting_go, 1);
+	if (!RAW_UNTIL(raw_info->waiting == 1))
+		_exit(3);
+	ptrace(PTRACE_TRACEME, 0, 0, 0);
+	raw_enter();
+	raise(SIGSTOP);
+	mix_spin(20000000);
+	raw_exclude();
+	raw_leave();
+	if (raw_violations)
+		_exit(4);
+	/* Stepped it was refused, detached it happened. */
+	_exit(raw_page->preempts ? 7 : 6);
+}
+
+TEST(refused_single_stepped)
+{
+	int status, i, steps = 0;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = fork();
+	if (!pid)
+		stepped_child();
+	ASSERT_EQ(pid, waitpid(pid, &status, __WALL));
+	ASSERT_TRUE(WIFSTOPPED(status));
+	for (i = 0; i < 3000; i++) {
+		ASSERT_EQ(0, ptrace(PTRACE_SINGLESTEP, pid, 0, 0));
+		ASSERT_EQ(pid, waitpid(pid, &status, __WALL));
+		if (!WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
+			break;
+		steps++;
+	}
+	EXPECT_EQ(3000, steps);
+	if (WIFSTOPPED(status))
+		ASSERT_EQ(0, ptrace(PTRACE_DETACH, pid, 0, 0));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_TRUE(WIFEXITED(status)) TH_LOG("status %x", status);
+	EXPECT_EQ(7, WEXITSTATUS(status));
+}
+
+/* A flag in the page that says "an upcall is not yet taken" delays, no more. */
+TEST(stale_depth)
+{
+	START(.quantum_ns = 1000000, .preempt = true);
+	begin_due(_metadata, FIBER_TAKEOVER_READY);
+	raw_page->depth = 1;
+	raw_enter();
+	spin_inside(&raw_page->pending, SPIN_LIMIT);
+	raw_leave();
+	EXPECT_EQ(0, raw_page->preempts);
+	EXPECT_EQ(1, raw_page->pending);
+	raw_page->depth = 0;
+	raw_enter();
+	spin_inside((volatile uint32_t *)&raw_page->preempts, SPIN_LIMIT);
+	raw_leave();
+	EXPECT_LE(1, raw_page->preempts);
+	EXPECT_EXCLUSIVE();
+}
+
+TEST_HARNESS_MAIN

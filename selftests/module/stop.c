@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * stop.c - SIGSTOP, ptrace and the freezer look at carriers; nobody gets a
+ * second owner by it, and no call comes back wrong
+ */
+#include <dirent.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "harness.h"
+#include "mix.h"
+
+#define FREEZER	"/sys/fs/cgroup/fiber-test"
+
+static int exit_code(pid_t pid)
+{
+	int status = -1;
+
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* --- children --------------------------------------------------------------- */
+
+static unsigned int mix_seconds = 4;
+
+/* A crowd for some seconds; 7 if all was well. */
+static void crowd(void)
+{
+	struct raw_options s = { .processors = 2, .quantum_ns = 1000000,
+		.grace_ns = 50000, .preempt = true, .max_carriers = 128,
+		.min_spares = 1 };
+	struct mix_options o = { .seconds = mix_seconds, .workers = 6 };
+	struct mix_result r = {};
+
+	if (raw_start(&s) || mix_run(&o, &r))
+		_exit(1);
+	printf("# child: %lu steps, %lu handoffs, %lu preempts, violations %u %lu %s\n",
+	       r.steps, r.stats.handoffs, r.stats.preempts, raw_violations,
+	       r.stats.violations, raw_violation);
+	fflush(stdout);
+	if (r.stuck)
+		_exit(2);
+	if (raw_violations || r.stats.violations || r.bad_sums || r.lazy)
+		_exit(3);
+	_exit(r.steps > 10 ? 7 : 4);
+}
+
+static uint32_t taken;
+
+static void *spare(void *arg)
+{
+	uint32_t flags = FIBER_WAIT_SPARE;
+	int err;
+
+	if (raw_attach())
+		return NULL;
+	do {
+		err = raw_wait(flags, 0, NULL);
+		flags = FIBER_WAIT_SPARE;
+		if (!err) {
+			ADD(taken, 1);
+			raw_sleep(1000);
+			flags |= FIBER_WAIT_GIVE | FIBER_WAIT_SURE;
+		}
+	} while (!err || err == -EINTR);
+	return NULL;
+}
+
+static void become_owner(void)
+{
+	struct raw_options o = {};
+
+	if (raw_start(&o))
+		_exit(20);
+	raw_thread(spare, NULL);
+	if (!RAW_UNTIL(raw_info->spares == 1))
+		_exit(21);
+	if (raw_attach() || raw_own(FIBER_WAIT_READY))
+		_exit(22);
+	raw_takeover(FIBER_TAKEOVER_READY);
+	raw_enter();
+}
+
+#define NAP_MS	400
+
+/* Calls with a timeout, restarted by restart_block after each stop. */
+static void timed_calls(void)
+{
+	struct timespec t = { 0, NAP_MS * 1000000L };
+	uint32_t word = 1;
+	uint64_t start;
+
+	become_owner();
+	start = raw_now();
+	if (nanosleep(&t, NULL))
+		_exit(30);
+	raw_exclude();
+	if (raw_now() - start < NAP_MS * 1000000ULL)
+		_exit(31);
+	start = raw_now();
+	if (poll(NULL, 0, NAP_MS))
+		_exit(32);
+	raw_exclude();
+	if (raw_now() - start < NAP_MS * 1000000ULL)
+		_exit(33);
+	start = raw_now();
+	if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, &t) != -1 ||
+	    errno != ETIMEDOUT)
+		_exit(34);
+	raw_exclude();
+	if (raw_now() - start < NAP_MS * 1000000ULL)
+		_exit(35);
+	raw_leave();
+	if (raw_violations)
+		_exit(36);
+	_exit(raw_acquire_errors ? 37 : 7);
+}
+
+/* Runs in user mode only; whoever stops it does not move its processor. */
+static void busy(void)
+{
+	uint64_t end;
+
+	become_owner();
+	end = raw_now() + 1500000000ULL;
+	while (raw_now() < end)
+		;
+	raw_exclude();
+	raw_leave();
+	if (raw_violations)
+		_exit(40);
+	/* A page fault may block; a stop must not. */
+	_exit(LOAD(taken) > 2 ? 41 : 7);
+}
+
+static pid_t start(void (*fn)(void))
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		fn();
+		_exit(99);
+	}
+	return pid;
+}
+
+/* --- SIGSTOP ------------------------------------------------------------------ */
+
+static unsigned int storm(pid_t pid, uint64_t ns, unsigned int us)
+{
+	uint64_t end = raw_now() + ns;
+	unsigned int n = 0;
+
+	while (raw_now() < end) {
+		kill(pid, SIGSTOP);
+		raw_sleep(us);
+		kill(pid, SIGCONT);
+		raw_sleep(us);
+		n++;
+	}
+	return n;
+}
+
+TEST(stop_storm)
+{
+	unsigned int n;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(crowd);
+	raw_sleep(300000);
+	n = storm(pid, 3000000000ULL, 8000);
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u stops", n);
+}
+
+TEST(stop_timed_calls)
+{
+	unsigned int n;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(timed_calls);
+	raw_sleep(200000);
+	n = storm(pid, 1200000000ULL, 20000);
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u stops", n);
+}
+
+TEST(stop_keeps_processor)
+{
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(busy);
+	raw_sleep(300000);
+	storm(pid, 1000000000ULL, 20000);
+	EXPECT_EQ(7, exit_code(pid));
+}
+
+/* --- ptrace -------------------------------------------------------------------- */
+
+static pid_t some_thread(pid_t pid, unsigned int nth)
+{
+	char path[64];
+	struct dirent *e;
+	pid_t tids[128], tid;
+	unsigned int n = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	d = opendir(path);
+	while (d && (e = readdir(d)) && n < 128)
+		if ((tid = atoi(e->d_name)) > 0)
+			tids[n++] = tid;
+	if (d)
+		closedir(d);
+	return n ? tids[nth % n] : -1;
+}
+
+#define GONE	(-1)
+#define NOT_YET	(-2)
+
+static double patience = 0.05;	/* seconds; a thread may sleep for long */
+
+/* The signal of the next stop of tid, or why there is none. */
+static int next_stop(pid_t tid)
+{
+	int status, r = 0;
+
+	if (!RAW_UNTIL_FOR(patience, (r = waitpid(tid, &status, __WALL | WNOHANG))))
+		return NOT_YET;
+	return r == tid && WIFSTOPPED(status) ? WSTOPSIG(status) : GONE;
+}
+
+/* Stop it wherever it is. */
+static int stop_now(pid_t tid)
+{
+	int signal;
+
+	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
+		return GONE;
+	do
+		signal = next_stop(tid);
+	while (signal == NOT_YET);
+	return signal;
+}
+
+/*
+ * Interrupted while it was stepped: the SIGTRAP of the step may be queued behind
+ * the stop that was reported, and would kill the thread once detached.
+ */
+static void collect_trap(pid_t tid)
+{
+	struct __ptrace_peeksiginfo_args args = { .nr = 1 };
+	siginfo_t info = {};
+
+	if (ptrace(PTRACE_PEEKSIGINFO, tid, &args, &info) != 1 ||
+	    info.si_signo != SIGTRAP)
+		return;
+	ptrace(PTRACE_CONT, tid, 0, 0);
+	while (next_stop(tid) == NOT_YET)
+		;
+}
+
+/*
+ * Attach, go on @n times in the given way, detach. A thread that sleeps for
+ * long is left alone. Returns stops seen.
+ */
+static unsigned int trace(pid_t tid, int request, unsigned int n)
+{
+	unsigned int seen = 0;
+	int signal;
+
+	if (ptrace(PTRACE_SEIZE, tid, 0, 0))
+		return 0;
+	signal = stop_now(tid);
+	while (signal >= 0 && seen < n) {
+		if (ptrace(request, tid, 0, signal == SIGTRAP ? 0 : signal))
+			return seen;
+		signal = next_stop(tid);
+		seen += signal >= 0;
+	}
+	if (signal == NOT_YET) {
+		signal = stop_now(tid);
+		if (signal >= 0)
+			collect_trap(tid);
+	}
+	if (signal >= 0)
+		ptrace(PTRACE_DETACH, tid, 0, 0);
+	return seen;
+}
+
+static unsigned int trace_crowd(pid_t pid, int request, unsigned int n)
+{
+	uint64_t end = raw_now() + 2500000000ULL;
+	unsigned int seen = 0, i = 0;
+
+	while (raw_now() < end)
+		seen += trace(some_thread(pid, i++), request, n);
+	return seen;
+}
+
+TEST(ptrace_steps)
+{
+	unsigned int n;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(crowd);
+	raw_sleep(300000);
+	n = trace_crowd(pid, PTRACE_SINGLESTEP, 40);
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u steps", n);
+	EXPECT_LT(10, n);
+}
+
+TEST(ptrace_system_calls)
+{
+	unsigned int n;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(crowd);
+	raw_sleep(300000);
+	n = trace_crowd(pid, PTRACE_SYSCALL, 10);
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u stops", n);
+	EXPECT_LT(5, n);
+}
+
+TEST(ptrace_attach_detach)
+{
+	unsigned int n = 0, i;
+	pid_t pid, tid;
+	uint64_t end;
+	int signal;
+
+	NEED_MODULE();
+	pid = start(crowd);
+	raw_sleep(300000);
+	end = raw_now() + 2500000000ULL;
+	for (i = 0; raw_now() < end; i++) {
+		tid = some_thread(pid, i);
+		if (ptrace(PTRACE_ATTACH, tid, 0, 0))
+			continue;
+		while ((signal = next_stop(tid)) == NOT_YET)
+			;
+		if (signal < 0)
+			continue;
+		raw_sleep(2000);
+		n += !ptrace(PTRACE_DETACH, tid, 0,
+			     signal == SIGSTOP ? 0 : signal);
+	}
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u times", n);
+	EXPECT_LT(3, n);
+}
+
+/* The whole of a blocked call and of its return, one step at a time. */
+TEST(ptrace_steps_through_block)
+{
+	unsigned int n;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(timed_calls);
+	raw_sleep(300000);
+	patience = RAW_PATIENCE;
+	n = trace(pid, PTRACE_SINGLESTEP, 300);
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("%u steps", n);
+	EXPECT_EQ(300, n);
+}
+
+TEST(ptrace_keeps_processor)
+{
+	uint64_t end;
+	pid_t pid;
+
+	NEED_MODULE();
+	pid = start(busy);
+	raw_sleep(500000);
+	end = raw_now() + 500000000;
+	while (raw_now() < end)
+		trace(pid, PTRACE_SINGLESTEP, 5);
+	EXPECT_EQ(7, exit_code(pid));
+}
+
+/* --- freezer ------------------------------------------------------------------- */
+
+static bool put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool ok = fd >= 0 && write(fd, text, strlen(text)) > 0;
+
+	if (fd >= 0)
+		close(fd);
+	return ok;
+}
+
+static bool frozen(void)
+{
+	char text[128] = "";
+	int fd = open(FREEZER "/cgroup.events", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	(void)!read(fd, text, sizeof(text) - 1);
+	close(fd);
+	return strstr(text, "frozen 1");
+}
+
+static bool have_freezer(void)
+{
+	mkdir(FREEZER, 0755);
+	return !access(FREEZER "/cgroup.freeze", W_OK);
+}
+
+static void freeze_child(struct __test_metadata *_metadata, void (*fn)(void),
+			 uint64_t ns)
+{
+	unsigned int n = 0;
+	char text[16];
+	uint64_t end;
+	pid_t pid;
+
+	pid = start(fn);
+	raw_sleep(300000);
+	snprintf(text, sizeof(text), "%d", pid);
+	ASSERT_TRUE(put(FREEZER "/cgroup.procs", text));
+	end = raw_now() + ns;
+	while (raw_now() < end) {
+		ASSERT_TRUE(put(FREEZER "/cgroup.freeze", "1"));
+		ASSERT_TRUE(RAW_UNTIL(frozen()));
+		raw_sleep(5000);
+		ASSERT_TRUE(put(FREEZER "/cgroup.freeze", "0"));
+		raw_sleep(20000);
+		n++;
+	}
+	EXPECT_EQ(7, exit_code(pid));
+	TH_LOG("frozen %u times", n);
+	EXPECT_LE(1, n);
+}
+
+TEST(freezer_crowd)
+{
+	NEED_MODULE();
+	if (!have_freezer())
+		SKIP(return, "no cgroup v2 at /sys/fs/cgroup");
+	freeze_child(_metadata, crowd, 3000000000ULL);
+	rmdir(FREEZER);
+}
+
+TEST(freezer_timed_calls)
+{
+	NEED_MODULE();
+	if (!have_freezer())
+		SKIP(return, "no cgroup v2 at /sys/fs/cgroup");
+	freeze_child(_metadata, timed_calls, 1000000000ULL);
+	rmdir(FREEZER);
+}
+
+TEST_HARNESS_MAIN

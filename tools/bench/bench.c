@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * bench.c - the rows, around the operations of ours or a peer
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define MS 1000000LL
+
+static clockid_t clock_id = CLOCK_MONOTONIC;
+
+static long long now_on(clockid_t id)
+{
+	struct timespec ts;
+
+	clock_gettime(id, &ts);
+	return ts.tv_sec * 1000 * MS + ts.tv_nsec;
+}
+
+long long bench_now(void)
+{
+	return now_on(clock_id);
+}
+
+int bench_processors(int argc, char **argv)
+{
+	const char *row = argc > 1 ? argv[1] : "";
+	size_t n = strlen(row);
+
+	return !strcmp(row, "blocked") || (n && row[n - 1] == '2') ? 2 : 1;
+}
+
+static long long timed(void (*run)(long), long n)
+{
+	long long t = bench_now();
+
+	run(n);
+	return bench_now() - t;
+}
+
+/* Warms up, finds a count that takes 0.4 s, and measures that. */
+static int row_loop(const char *row, void (*run)(long))
+{
+	long n = 64;
+	long long ns;
+
+	while ((ns = timed(run, n)) < 40 * MS)
+		n *= 2;
+	n = n * (400.0 * MS / ns) + 1;
+	printf("%s %.3f\n", row, (double)timed(run, n) / n);
+	return 0;
+}
+
+static int row_yield(const char *row, void (*run)(struct bench_yield *))
+{
+	struct bench_yield warm = { .fibers = row[5] ? atol(row + 6) : 2 };
+	struct bench_yield y = warm;
+
+	warm.rounds = 300000 / warm.fibers + 1;
+	run(&warm);
+	y.rounds = warm.rounds * (400.0 * MS / (warm.end - warm.begin + 1)) + 1;
+	run(&y);
+	printf("%s %.3f\n", row,
+	       (double)(y.end - y.begin) / y.rounds / y.fibers);
+	return 0;
+}
+
+/* fib(n) is called 2 fib(n + 1) - 1 times. */
+static int row_fib(const char *row, long (*fib)(long), long n)
+{
+	long a = 0, b = 1, i, r;
+	long long t;
+
+	for (i = 0; i < n; i++) {
+		b += a;
+		a = b - a;
+	}
+	fib(n < 20 ? n : 20);
+	t = bench_now();
+	r = fib(n);
+	t = bench_now() - t;
+	if (r != a) {
+		fprintf(stderr, "fib(%ld) = %ld, not %ld\n", n, r, a);
+		return 1;
+	}
+	printf("%s %.3f\n", row, (double)t / (2 * b - 1));
+	return 0;
+}
+
+static int row_skynet(const char *row, long (*skynet)(long))
+{
+	long long t;
+	long r;
+
+	skynet(10000);
+	t = bench_now();
+	r = skynet(1000000);
+	t = bench_now() - t;
+	if (r != 499999500000) {
+		fprintf(stderr, "skynet = %ld\n", r);
+		return 1;
+	}
+	printf("%s %.3f\n", row, (double)t / MS);
+	return 0;
+}
+
+/* ---- blocked readers ---- */
+
+static long entered, ended;		/* atomic */
+static long long began, wake[BENCH_READERS];
+
+/* The last one to enter tells the writer; each message is its own time. */
+void bench_read(long i)
+{
+	long long sent, t;
+
+	if (__atomic_add_fetch(&entered, 1, __ATOMIC_SEQ_CST) == BENCH_READERS) {
+		t = bench_now() - began;
+		if (write(BENCH_ENTERED_FD, &t, sizeof(t)) != sizeof(t))
+			abort();
+	}
+	if (read(BENCH_READ_FD + i, &sent, sizeof(sent)) != sizeof(sent))
+		abort();
+	wake[i] = bench_now() - sent;
+	__atomic_add_fetch(&ended, 1, __ATOMIC_SEQ_CST);
+}
+
+void bench_spin(void)
+{
+	while (__atomic_load_n(&ended, __ATOMIC_RELAXED) < BENCH_READERS)
+		;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	long long x = *(const long long *)a, y = *(const long long *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* pipes.c prints blocked-entered. */
+static int row_blocked(void (*blocked)(void))
+{
+	began = bench_now();
+	blocked();
+	qsort(wake, BENCH_READERS, sizeof(*wake), by_value);
+	printf("blocked-wake %.3f\nblocked-wake-p99 %.3f\n",
+	       wake[BENCH_READERS / 2] / 1e3,
+	       wake[BENCH_READERS * 99 / 100] / 1e3);
+	return 0;
+}
+
+int bench_main(int argc, char **argv, const struct bench_ops *ops)
+{
+	const char *row = argc > 1 ? argv[1] : "";
+
+	if (bench_processors(argc, argv) == 1)
+		clock_id = CLOCK_PROCESS_CPUTIME_ID;
+	if (!strcmp(row, "switch") && ops->switches)
+		return row_loop(row, ops->switches);
+	if (!strcmp(row, "switch-called") && ops->switches_called)
+		return row_loop(row, ops->switches_called);
+	if (!strcmp(row, "spawn") && ops->spawn)
+		return row_loop(row, ops->spawn);
+	if (!strncmp(row, "yield", 5) && ops->yields)
+		return row_yield(row, ops->yields);
+	if (!strncmp(row, "fib", 3) && ops->fib)
+		return row_fib(row, ops->fib, ops->fib_n ? ops->fib_n : 30);
+	if (!strncmp(row, "skynet", 6) && ops->skynet)
+		return row_skynet(row, ops->skynet);
+	if (!strcmp(row, "blocked") && ops->blocked)
+		return row_blocked(ops->blocked);
+	return 77;
+}

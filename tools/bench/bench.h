@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * bench.h - what ours and the peers in C and C++ share
+ *
+ * `PROGRAM ROW` runs one row and prints `ROW FIGURE`, or ends with 77 if it
+ * does not have that row. Rows whose names end in 2, and `blocked`, use two
+ * processors, the others one. Rows of one processor are timed by the CPU time
+ * of the whole process, so that other programs on the machine matter less.
+ */
+#ifndef BENCH_H
+#define BENCH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BENCH_READERS	100
+#define BENCH_READ_FD	100	/* 100 ... 199: pipes of pipes/pipes.c */
+#define BENCH_ENTERED_FD 99	/* where it hears that all have entered */
+
+/* One row of yields: so many fibers yield so often each. */
+struct bench_yield {
+	long fibers, rounds;
+	long started, ended;		/* atomic */
+	long long begin, end;
+};
+
+struct bench_node {
+	long first, size;
+};
+
+/* A row without its function is one the peer does not have. */
+struct bench_ops {
+	void (*switches)(long n);	/* n switches */
+	void (*switches_called)(long n);
+	void (*spawn)(long n);		/* n times spawn, run, join */
+	void (*yields)(struct bench_yield *y);	/* bench_yielder in each fiber */
+	long (*fib)(long n);		/* each call in a fiber of its own */
+	long fib_n;			/* 0: 30 */
+	long (*skynet)(long leaves);	/* the sum of their numbers */
+	void (*blocked)(void);		/* 2 bench_spin, 100 bench_read */
+};
+
+int bench_processors(int argc, char **argv);
+int bench_main(int argc, char **argv, const struct bench_ops *ops);
+long long bench_now(void);		/* on the clock of this row */
+void bench_read(long i);
+void bench_spin(void);
+
+/*
+ * The body of a yielding fiber: all wait until all have started; the first to
+ * see it reads the clock, and so does the last to end.
+ */
+static inline __attribute__((always_inline)) void
+bench_yielder(struct bench_yield *y, void (*yield)(void))
+{
+	long round;
+
+	__atomic_fetch_add(&y->started, 1, __ATOMIC_RELAXED);
+	while (__atomic_load_n(&y->started, __ATOMIC_RELAXED) < y->fibers)
+		yield();
+	if (!y->begin)
+		y->begin = bench_now();
+	for (round = 0; round < y->rounds; round++)
+		yield();
+	if (__atomic_add_fetch(&y->ended, 1, __ATOMIC_RELAXED) == y->fibers)
+		y->end = bench_now();
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

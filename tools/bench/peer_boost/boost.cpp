@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * boost.cpp - the rows for Boost.Fiber and Boost.Context
+ *
+ * One processor: round robin and pooled stacks. Two: work stealing and stacks
+ * from malloc, since the pool may not be shared. Children run first. Its queues
+ * are first in, first out: fib(30) would need many GB, so fib(24).
+ */
+#include <boost/fiber/all.hpp>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "../bench.h"
+
+namespace fibers = boost::fibers;
+namespace context = boost::context::detail;
+
+static const std::size_t stack_size = 16384;
+static fibers::pooled_fixedsize_stack pooled(stack_size);
+static fibers::fixedsize_stack unpooled(stack_size);
+static bool several;
+
+template <typename F> static fibers::fiber start(F fn)
+{
+	if (several)
+		return fibers::fiber(fibers::launch::dispatch,
+				     std::allocator_arg, unpooled, fn);
+	return fibers::fiber(fibers::launch::dispatch,
+			     std::allocator_arg, pooled, fn);
+}
+
+static void jumper(context::transfer_t t)
+{
+	for (;;)
+		t = context::jump_fcontext(t.fctx, nullptr);
+}
+
+static void switches(long n)
+{
+	static char stack[stack_size] __attribute__((aligned(16)));
+	context::fcontext_t f = context::make_fcontext(stack + stack_size,
+						       stack_size, jumper);
+
+	for (n /= 2; n > 0; n--)
+		f = context::jump_fcontext(f, nullptr).fctx;
+}
+
+static void yield()
+{
+	boost::this_fiber::yield();
+}
+
+static void spawn(long n)
+{
+	while (n--)
+		start([] {}).join();
+}
+
+static void yields(struct bench_yield *y)
+{
+	std::vector<fibers::fiber> f;
+
+	for (long i = 0; i < y->fibers; i++)
+		f.push_back(start([y] { bench_yielder(y, yield); }));
+	for (auto &i : f)
+		i.join();
+}
+
+static long fib(long n)
+{
+	long a, b;
+
+	if (n < 2)
+		return n;
+	auto x = start([&a, n] { a = fib(n - 1); });
+	auto y = start([&b, n] { b = fib(n - 2); });
+	x.join();
+	y.join();
+	return a + b;
+}
+
+static long skynet_node(long first, long size)
+{
+	long part[10], sum = 0;
+	fibers::fiber f[10];
+
+	if (size == 1)
+		return first;
+	for (long i = 0; i < 10; i++)
+		f[i] = start([&part, i, first, size] {
+			part[i] = skynet_node(first + i * size / 10, size / 10);
+		});
+	for (long i = 0; i < 10; i++) {
+		f[i].join();
+		sum += part[i];
+	}
+	return sum;
+}
+
+static long skynet(long leaves)
+{
+	return skynet_node(0, leaves);
+}
+
+static const struct bench_ops ops = {
+	switches, switches, spawn, yields, fib, 24, skynet, nullptr,
+};
+
+/* The second processor: a thread that steals until the process ends. */
+static void steal()
+{
+	fibers::mutex m;
+	fibers::condition_variable never;
+	std::unique_lock<fibers::mutex> lock(m);
+
+	fibers::use_scheduling_algorithm<fibers::algo::work_stealing>(2);
+	never.wait(lock, [] { return false; });
+}
+
+int main(int argc, char **argv)
+{
+	several = bench_processors(argc, argv) > 1;
+	if (several) {
+		std::thread(steal).detach();
+		fibers::use_scheduling_algorithm<fibers::algo::work_stealing>(2);
+	}
+	int r = bench_main(argc, argv, &ops);
+	fflush(nullptr);
+	_Exit(r);
+}

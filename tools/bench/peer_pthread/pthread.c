@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* pthread.c - the rows for plain threads, with the smallest stacks */
+#include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../bench.h"
+
+static pthread_attr_t attr;
+
+static pthread_t start(void *(*fn)(void *), void *arg)
+{
+	pthread_t t;
+
+	if (pthread_create(&t, &attr, fn, arg)) {
+		perror("pthread_create");
+		exit(1);
+	}
+	return t;
+}
+
+static void yield(void)
+{
+	sched_yield();
+}
+
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+static void spawn(long n)
+{
+	while (n--)
+		pthread_join(start(nothing, NULL), NULL);
+}
+
+static void *yielder(void *arg)
+{
+	bench_yielder(arg, yield);
+	return NULL;
+}
+
+static void yields(struct bench_yield *y)
+{
+	pthread_t *t = calloc(y->fibers, sizeof(*t));
+	long i;
+
+	for (i = 0; i < y->fibers; i++)
+		t[i] = start(yielder, y);
+	for (i = 0; i < y->fibers; i++)
+		pthread_join(t[i], NULL);
+	free(t);
+}
+
+static void *reader(void *arg)
+{
+	bench_read((long)arg);
+	return NULL;
+}
+
+static void *spinner(void *arg)
+{
+	bench_spin();
+	return NULL;
+}
+
+static void blocked(void)
+{
+	pthread_t t[2 + BENCH_READERS];
+	long i;
+
+	for (i = 0; i < 2; i++)
+		t[i] = start(spinner, NULL);
+	for (i = 0; i < BENCH_READERS; i++)
+		t[2 + i] = start(reader, (void *)i);
+	for (i = 0; i < 2 + BENCH_READERS; i++)
+		pthread_join(t[i], NULL);
+}
+
+static const struct bench_ops ops = {
+	.spawn = spawn,
+	.yields = yields,
+	.blocked = blocked,
+};
+
+int main(int argc, char **argv)
+{
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN);
+	return bench_main(argc, argv, &ops);
+}

@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Debian packages by purpose: says which are missing, then installs those.
+#
+#   deps.sh PURPOSE...     build, native, vm, demo, dkms, bench
+#
+# DEPS=no: install nothing.
+
+set -euo pipefail
+
+packages() {
+	case $1 in
+	build) echo gcc libc6-dev make ;;
+	native) echo curl ;;
+	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
+		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
+	demo) echo wrk ;;
+	dkms) echo dkms kmod ;;
+	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
+		libmassivethreads-dev gnuplot-nox ;;
+	*) echo "deps.sh: no purpose '$1': build, native, vm, demo, dkms, bench" >&2
+	   return 1 ;;
+	esac
+}
+
+installed() {
+	dpkg-query -W -f '${db:Status-Abbrev}\n' "$1" 2>/dev/null |
+		grep -q '^ii'
+}
+
+missing() {
+	local purpose package list
+	for purpose; do
+		list=$(packages "$purpose")
+		for package in $list; do
+			installed "$package" || echo "$package"
+		done
+	done | sort -u
+}
+
+# INITRD=No: no package may rebuild the host's initramfs.
+apt() {
+	DEBIAN_FRONTEND=noninteractive INITRD=No apt-get -qq -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
+}
+
+[ $# -ge 1 ] || { echo "usage: deps.sh PURPOSE..." >&2; exit 2; }
+[ "${DEPS:-yes}" != no ] || exit 0
+for purpose; do packages "$purpose" >/dev/null; done
+mapfile -t wanted < <(missing "$@")
+[ ${#wanted[@]} -gt 0 ] || exit 0
+echo "# installing Debian packages: ${wanted[*]}" >&2
+if [ "$(id -u)" != 0 ]; then
+	echo "deps.sh: not root: run 'apt-get install ${wanted[*]}' yourself," \
+		"or say DEPS=no" >&2
+	exit 1
+fi
+apt update
+apt install --no-install-recommends "${wanted[@]}"
