@@ -39,6 +39,11 @@
  * armed lazily: a flight that begins while it is armed does not touch it, the
  * expiry looks at ->since and re-arms. So a fast ping-pong pays for one
  * interrupt a grace time and not for one a block.
+ *
+ * A carrier that comes back from a block often runs because the kernel let it
+ * preempt the very owner of the processor it needs (a wake-up). To make it wait
+ * would mean two more switches; so it takes the processor, and the owner, when
+ * it is switched in again, waits in its place (ASIDE).
  */
 #include <linux/atomic.h>
 
@@ -103,15 +108,30 @@ static void set_state(struct fiber_processor *p, enum fiber_processor_state to)
 	WRITE_ONCE(g->info->idle, g->nr[FIBER_IDLE]);
 }
 
+/*
+ * Does the quantum of the fiber before go on? If each of two fibers that wake
+ * each other began a new one, those in the run queue would never have a turn.
+ */
+static bool same_quantum(struct fiber_processor *p, struct fiber_carrier *c)
+{
+	return p->state == FIBER_FLIGHT && p->why == FIBER_EVENT_BLOCK &&
+	       c->wait != FIBER_WAITS_SPARE && !c->turned;
+}
+
 void fiber_own(struct fiber_processor *p, struct fiber_carrier *c, u32 event)
 {
+	u64 now = ktime_get_mono_fast_ns();
+
 	lockdep_assert_held(&p->group->lock);
+	if (!same_quantum(p, c)) {
+		p->seq = READ_ONCE(p->page->seq);
+		p->fiber_since = now;
+	}
 	set_state(p, FIBER_OWNED);
 	p->owner = c;
 	c->event = event;
-	c->run_since = ktime_get_mono_fast_ns();
+	c->run_since = now;
 	c->early = false;
-	WRITE_ONCE(c->seq, READ_ONCE(p->page->seq));
 	WRITE_ONCE(c->processor, p);
 	WRITE_ONCE(c->page->processor, p->index);
 	WRITE_ONCE(p->page->owner, c->index);
@@ -147,15 +167,16 @@ void fiber_rest(struct fiber_processor *p)
 	list_add(&p->node, &p->group->idle);
 }
 
-/* The owner is blocked and keeps p: take it from it, if it is not back yet. */
-static bool take_kept(struct fiber_processor *p)
+/* The owner is not running, and holds p as @from: take it, if it is not back. */
+static bool take_held(struct fiber_processor *p, int from)
 {
 	struct fiber_carrier *c = p->owner;
 
 	if (p->state != FIBER_OWNED ||
-	    atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_LOST) != FIBER_KEEPING)
+	    atomic_cmpxchg(&c->hold, from, FIBER_LOST) != from)
 		return false;
-	atomic_dec(avail(p->group));
+	if (from == FIBER_KEEPING)
+		atomic_dec(avail(p->group));
 	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
 	fiber_take(p, FIBER_EVENT_BLOCK, 0);
 	return true;
@@ -168,8 +189,28 @@ struct fiber_processor *fiber_find_kept(struct fiber_group *g)
 	if (atomic_read(avail(g)) <= g->nr[FIBER_IDLE])
 		return NULL;
 	for (i = 0; i < g->nr_processors; i++)
-		if (take_kept(&g->processor[i]))
+		if (take_held(&g->processor[i], FIBER_KEEPING))
 			return &g->processor[i];
+	return NULL;
+}
+
+/*
+ * One whose owner this CPU has pushed aside, most often to run the very carrier
+ * that asks (it was woken). The owner cannot go on here before it leaves.
+ */
+static struct fiber_processor *find_aside(struct fiber_group *g)
+{
+	struct fiber_processor *p;
+	u32 i;
+
+	for (i = 0; i < g->nr_processors; i++) {
+		p = &g->processor[i];
+		if (p->state == FIBER_OWNED &&
+		    atomic_read(&p->owner->hold) == FIBER_ASIDE &&
+		    task_cpu(p->owner->task) == smp_processor_id() &&
+		    take_held(p, FIBER_ASIDE))
+			return p;
+	}
 	return NULL;
 }
 
@@ -184,7 +225,7 @@ struct fiber_processor *fiber_find(struct fiber_group *g, struct fiber_carrier *
 	p = list_first_entry_or_null(&g->flight, struct fiber_processor, node);
 	if (!p)
 		p = list_first_entry_or_null(&g->idle, struct fiber_processor, node);
-	return p ?: fiber_find_kept(g);
+	return p ?: fiber_find_kept(g) ?: find_aside(g);
 }
 
 /* Behind all that rank before it: most often at the end. */
@@ -229,6 +270,7 @@ void fiber_dequeue(struct fiber_carrier *c)
 		WRITE_ONCE(g->info->waiting, g->info->waiting - 1);
 	if (c->wait == FIBER_WAITS_READY && c->turned)
 		WRITE_ONCE(g->info->turned, g->info->turned - 1);
+	c->turned = false;
 	/* Pairs with the look at ->wait after set_current_state in wait_asleep. */
 	smp_store_release(&c->wait, FIBER_WAITS_NOT);
 }
@@ -432,7 +474,19 @@ void fiber_handoff_block(struct fiber_carrier *c)
 }
 
 /**
- * fiber_handoff_unblock - the carrier that kept its processor runs again
+ * fiber_handoff_aside - another task runs in place of a carrier in fiber
+ * @c: current, runnable, owns a processor
+ *
+ * Context: sched_out, rq lock held, irqs off. The processor stays, and is not
+ * available; but a carrier that comes to wait on this CPU takes it.
+ */
+void fiber_handoff_aside(struct fiber_carrier *c)
+{
+	atomic_set(&c->hold, FIBER_ASIDE);
+}
+
+/**
+ * fiber_handoff_unblock - a carrier that kept its processor runs again
  * @c: current
  *
  * Context: sched_in, preemption off.
@@ -442,6 +496,8 @@ void fiber_handoff_unblock(struct fiber_carrier *c)
 	struct fiber_group *g = c->group;
 	unsigned long flags;
 
+	if (atomic_cmpxchg(&c->hold, FIBER_ASIDE, FIBER_RUNNING) == FIBER_ASIDE)
+		return;
 	if (atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_RUNNING) == FIBER_KEEPING) {
 		atomic_dec(avail(g));
 		return;

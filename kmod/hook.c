@@ -45,9 +45,12 @@ static void sched_out(struct preempt_notifier *n, struct task_struct *next)
 		fiber_carrier_end(c);
 		return;
 	}
-	if (!fiber_compat_blocked(current) || !may_lose(c) || keeps_anyway(state))
+	if (!may_lose(c))
 		return;
-	fiber_handoff_block(c);
+	if (!fiber_compat_blocked(current))
+		fiber_handoff_aside(c);
+	else if (!keeps_anyway(state))
+		fiber_handoff_block(c);
 }
 
 static void sched_in(struct preempt_notifier *n, int cpu)

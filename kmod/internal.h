@@ -62,11 +62,12 @@ enum fiber_wait {
 /*
  * May somebody take the processor of this carrier? One atomic word:
  * RUNNING -> KEEPING  sched_out, the carrier blocked and nobody wanted it
- * KEEPING -> RUNNING  sched_in, the carrier is back
- * KEEPING -> LOST     under group->lock by whoever takes it
+ * RUNNING -> ASIDE    sched_out, another task pushed the carrier aside
+ * KEEPING, ASIDE -> RUNNING  sched_in, the carrier is back
+ * KEEPING, ASIDE -> LOST     under group->lock by whoever takes it
  * LOST    -> RUNNING  sched_in, which then sees that it needs a processor
  */
-enum fiber_hold { FIBER_RUNNING, FIBER_KEEPING, FIBER_LOST };
+enum fiber_hold { FIBER_RUNNING, FIBER_KEEPING, FIBER_ASIDE, FIBER_LOST };
 
 enum fiber_stat {
 	FIBER_STAT_BLOCKS,	/* blocked in fiber, owning a processor */
@@ -98,6 +99,10 @@ struct fiber_processor {
 	bool short_of_spares;		/* a turned carrier runs for want of one */
 	bool queue_turn;		/* ready fibers have their turn ... */
 	u64 turn_since;			/* ... since then, ns */
+
+	/* under group->lock, or the owner's CPU while the owner is current */
+	u32 seq;			/* the page's, at the last look */
+	u64 fiber_since;		/* ns; the quantum of that fiber began */
 
 	struct irq_work settle;		/* places a processor taken in sched_out */
 	struct hrtimer grace;
@@ -135,8 +140,7 @@ struct fiber_carrier {
 	bool gone;			/* detached; hooks do nothing */
 	bool early;			/* one is back from a block: cut the quantum short */
 	int tick_cpu;
-	u32 seq;			/* processor page's, at the last look */
-	u64 run_since;			/* ns; when this fiber was first seen */
+	u64 run_since;			/* ns; it owns a processor since then */
 	u64 stat[FIBER_STATS];
 
 	struct hrtimer quantum;
@@ -224,6 +228,7 @@ int fiber_page_mmap(struct fiber_group *g, struct vm_area_struct *vma);
 /* handoff.c - up to sched_out, irqs off; wait.c - process context */
 void fiber_handoff_init(struct fiber_group *g, struct fiber_processor *p);
 void fiber_handoff_block(struct fiber_carrier *c);
+void fiber_handoff_aside(struct fiber_carrier *c);
 void fiber_handoff_unblock(struct fiber_carrier *c);
 void fiber_handoff_leave(struct fiber_carrier *c);
 bool fiber_handoff_edge(struct fiber_carrier *c);

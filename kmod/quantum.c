@@ -9,7 +9,9 @@
  * leaves the CPU: an expiry that finds somebody else there stops, and
  * sched_in arms it again, which also moves it to the new CPU. An expiry before
  * the fiber has had its quantum (the processor came later, or another fiber has
- * started since, by page->seq) re-arms for what is left.
+ * started since, by page->seq) re-arms for what is left. A quantum belongs to
+ * the processor: a carrier that takes it over while its owner is blocked
+ * continues the quantum (same_quantum() in handoff.c).
  */
 
 #include <asm/irq_regs.h>
@@ -43,18 +45,19 @@ static bool may_arm(void)
  */
 static bool due(struct fiber_carrier *c, struct fiber_processor *p, u64 *next)
 {
-	u64 now = ktime_get_mono_fast_ns(), least = c->group->quantum_ns, ran;
+	u64 now = ktime_get_mono_fast_ns(), quantum = c->group->quantum_ns, end;
 	u32 seq = READ_ONCE(p->page->seq);
 
-	if (READ_ONCE(c->early))
-		least = min_t(u64, FIBER_MIN_RUN_NS, least);
-	if (seq != c->seq) {
-		c->seq = seq;
+	if (seq != p->seq) {
+		p->seq = seq;
+		p->fiber_since = now;
 		c->run_since = now;
 	}
-	ran = now - c->run_since;
-	*next = ran < least ? least - ran : c->group->quantum_ns;
-	return ran >= least && fiber_contended(p) && !c->want_preempt;
+	end = p->fiber_since + quantum;
+	if (READ_ONCE(c->early))
+		end = min(end, c->run_since + min_t(u64, FIBER_MIN_RUN_NS, quantum));
+	*next = end > now ? end - now : quantum;
+	return end <= now && fiber_contended(p) && !c->want_preempt;
 }
 
 /* From an interrupt. Returns how long until the next look. */
@@ -158,7 +161,7 @@ void fiber_quantum_resume(struct fiber_carrier *c)
 {
 	bool early = READ_ONCE(c->early);
 	unsigned long flags;
-	u64 next = c->group->quantum_ns;
+	u64 next;
 
 	if (!early && c->tick_cpu == smp_processor_id() &&
 	    hrtimer_is_queued(&c->quantum))
@@ -166,7 +169,7 @@ void fiber_quantum_resume(struct fiber_carrier *c)
 	if (!c->group->preempt_ip)
 		return;
 	local_irq_save(flags);
-	if (early && due(c, c->processor, &next)) {
+	if (due(c, c->processor, &next)) {
 		c->want_preempt = true;
 		fiber_upcall_arm(c);
 	}
