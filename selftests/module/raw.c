@@ -72,7 +72,8 @@ void raw_good_setup(struct fiber_setup_args *a, const struct raw_options *o)
 	a->grace_ns = o->grace_ns;
 	a->return_ip = (uintptr_t)raw_return;
 	a->return_end = (uintptr_t)raw_return_end;
-	a->preempt_ip = o->preempt ? (uintptr_t)raw_preempt : 0;
+	if (o->preempt)
+		a->preempt_ip = (uintptr_t)(o->preempt_entry ?: raw_preempt);
 	a->max_carriers = o->max_carriers ?: 64;
 	a->min_spares = o->min_spares;
 }

@@ -51,6 +51,7 @@ struct raw_options {
 	uint32_t processors;		/* 0: 1 */
 	uint64_t quantum_ns, grace_ns;
 	bool preempt;
+	const void *preempt_entry;	/* NULL: raw_preempt */
 	uint32_t max_carriers;		/* 0: 64 */
 	uint32_t min_spares;
 };

@@ -21,6 +21,7 @@ VM_TOP=$(cd "$VM_HERE/../.." && pwd)
 VM_BUILD=${VM_BUILD:-$VM_TOP/build}
 VM_CACHE=${FIBER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/fiber}
 
+: "${VM_START:=90}" # seconds until the module is in
 : "${VM_SMP:=2}" "${VM_MEMORY:=512M}" "${VM_APPEND:=}" "${VM_TIMEOUT:=300}"
 : "${VM_MODE:=multi}"
 [ -n "${VM_ARGS+set}" ] || VM_ARGS=()
@@ -195,6 +196,20 @@ vm_accel() {
 	printf '%s\n' -smp "$VM_SMP"
 }
 
+vm_input() { [ -t 0 ] && tty || echo /dev/null; }
+
+# vm_watch PID TAP: a guest that has not come past insmod by now never will
+vm_watch() {
+	local guest=$1 tap=$2 n
+	for ((n = 0; n < VM_START; n++)); do
+		sleep 1
+		! grep -qE '^# (INSERTED|RUN|END)' "$tap" || return 0
+		kill -0 "$guest" 2>/dev/null || return 0
+	done
+	echo "     no sign of life after $VM_START s"
+	kill "$guest"
+}
+
 # vm_boot KERNEL IMAGE CONSOLE TAP: 0 when the guest said it passed. KERNEL is
 # a folder of kernels.sh; CONSOLE is a file, or - for this terminal.
 vm_boot() {
@@ -210,6 +225,9 @@ vm_boot() {
 	esac
 	timeout -k 5 "$VM_TIMEOUT" "${qemu[@]}" "${VM_ARGS[@]}" \
 		-kernel "$kernel/vmlinux" -initrd "$image" -append "$append" \
-		-serial "$console" -serial "file:$tap" || rc=$?
+		-serial "$console" -serial "file:$tap" <"$(vm_input)" &
+	local guest=$!
+	[ "$console" = mon:stdio ] || vm_watch "$guest" "$tap" &
+	wait "$guest" || rc=$?
 	[ $rc = 1 ] && grep -q '^# END rc=0' "$tap"
 }
