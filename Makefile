@@ -13,6 +13,8 @@ INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
 INSTALL ?= install
+OBJCOPY ?= objcopy
+READELF ?= readelf
 
 RELEASE := $(shell uname -r)
 KDIR ?= /lib/modules/$(RELEASE)/build
@@ -24,7 +26,7 @@ CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wno-unused-parameter
 COMMON := -std=gnu11 -D_GNU_SOURCE $(WARN) -MMD -MP -Iuapi -Ilib/include
 LIB_FLAGS := $(COMMON) -fPIC -fvisibility=hidden -ftls-model=initial-exec \
-	     -Ilib -Ilib/arch/$(ARCH)
+	     -fno-plt -fno-semantic-interposition -Ilib -Ilib/arch/$(ARCH)
 TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers
 
 LIB := $(BUILD)/lib
@@ -33,6 +35,7 @@ LINK_LIB = -L$(LIB) -lfiber -lpthread
 
 LIB_SRC := $(wildcard lib/*.c lib/arch/$(ARCH)/*.c lib/arch/$(ARCH)/*.S)
 LIB_OBJ := $(patsubst %,$(BUILD)/obj/%.o,$(basename $(LIB_SRC)))
+LIB_AR_OBJ := $(LIB_OBJ:$(BUILD)/obj/%.o=$(BUILD)/obj/static/%.o)
 
 SAMPLE_DIRS := $(patsubst %/,%,$(sort $(dir $(wildcard samples/*/*.c))))
 SAMPLES := $(patsubst samples/%,$(BUILD)/samples/%,$(SAMPLE_DIRS))
@@ -95,10 +98,17 @@ $(SO): $(LIB_OBJ) lib/libfiber.map
 $(LIB)/libfiber.so: $(SO)
 	ln -sf $(<F) $@
 
-$(LIB)/libfiber.a: $(LIB_OBJ)
+# In one section of its own: preempt.c leaves that out of a program's text.
+$(BUILD)/obj/static/%.o: $(BUILD)/obj/%.o
+	@mkdir -p $(@D)
+	$(OBJCOPY) $$($(READELF) -SW $< | \
+		sed -n 's/.* \(\.text[^ ]*\) .*/--rename-section \1=fb_text/p') \
+		$< $@
+
+$(LIB)/libfiber.a: $(LIB_AR_OBJ)
 	@mkdir -p $(@D)
 	rm -f $@
-	$(AR) rcs $@ $(LIB_OBJ)
+	$(AR) rcs $@ $(LIB_AR_OBJ)
 
 $(LIB)/fiber.pc: Makefile
 	@mkdir -p $(@D)

@@ -30,10 +30,13 @@
 _Static_assert(offsetof(struct fb_carrier, page) == 0, "C_PAGE");
 _Static_assert(offsetof(struct fb_carrier, root.sp) == 8, "C_ROOT_SP");
 _Static_assert(offsetof(struct fb_carrier, xsave) == 32, "C_XSAVE");
+_Static_assert(offsetof(struct fb_carrier, errno_loc) == 56, "C_ERRNO_LOC");
 _Static_assert(offsetof(struct fb_cpage, in_fiber) == 0, "P_IN_FIBER");
 _Static_assert(offsetof(struct fb_cpage, depth) == 16, "P_DEPTH");
 _Static_assert(offsetof(struct fb_cpage, slot) == 64, "P_SLOT");
 _Static_assert(offsetof(struct fiber, ctx) == 0, "the ring stores &ctx");
+_Static_assert(offsetof(struct fiber, fn) == 40, "F_FN");
+_Static_assert(offsetof(struct fiber, arg) == 48, "F_ARG");
 
 __thread struct fb_carrier *fb_self;
 
@@ -56,9 +59,13 @@ static void nap(long ns)
 
 static struct fb_carrier *carrier_alloc(void)
 {
-	struct fb_carrier *c = calloc(1, sizeof(*c));
+	struct fb_carrier *c = aligned_alloc(FB_LINE, sizeof(*c));
 
-	if (!c || !fb_rt.xsave_size)
+	if (!c)
+		return NULL;
+	memset(c, 0, sizeof(*c));
+	c->proc_index = FB_NO_PROCESSOR - 1;	/* none of ours */
+	if (!fb_rt.xsave_size)
 		return c;
 	c->xsave = aligned_alloc(64, fb_rt.xsave_size);
 	if (!c->xsave) {

@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FIBER_NO_ERRNO		/* ours is read freshly where it must be */
 #include "include/fiber.h"
 #include "backend.h"
 #include "runq.h"
@@ -91,22 +92,32 @@ struct fiber {
 } __attribute__((aligned(64)));
 
 /* ---- processors: the owner alone writes, unless said otherwise ---- */
+/*
+ * Few counters on the fast path. `pass` counts schedule passes and spawns: a
+ * switch each, but for `idle_passes`; an end that goes straight on with its
+ * parent is a switch that only `ended` counts. Ids go in steps of nproc + 1,
+ * so that they say how many were spawned here.
+ */
 struct fb_processor {
-	struct fb_runq q;
 	struct fb_ppage *page;
-	uint32_t index;
-	int32_t left;			/* passes until the next slow look */
-	uint32_t watch;			/* FB_TAKEOVER_WATCH: unwatched timers */
-	int32_t look_every;		/* passes between looks, with timers */
-	uint32_t looks;
-	uint64_t looked_at;
-	uint32_t seed;			/* of the search order */
+	uint64_t pass;
+	uint64_t look_at;		/* pass of the next slow look */
 	struct fiber *pool;		/* free blocks of the default class */
 	uint32_t pool_count;
+	uint32_t watch;			/* FB_TAKEOVER_WATCH: unwatched timers */
+	uint64_t id_next;		/* index + 1, index + 1 + id_step, ... */
+	uint64_t ended;
+	uint32_t id_step, index;	/* constant */
+
+	uint64_t look_every;		/* passes between looks, with timers */
+	uint64_t looked_at;
+	uint32_t looks;
+	uint32_t seed;			/* of the search order */
 	char *fresh, *fresh_end;	/* blocks never used yet */
-	uint64_t id_next, id_end;
 	uint64_t given_at;		/* when it was last given to another carrier */
-	uint64_t spawned, ended, switches, steals, preemptions;
+	uint64_t idle_passes, steals, preemptions;
+
+	struct fb_runq q;
 
 	_Alignas(FB_LINE) fb_lock_t timer_lock;
 	struct fb_timer *timers;	/* timer_lock */
@@ -122,6 +133,7 @@ struct fb_carrier {
 	struct fiber *cur;		/* NULL: the root runs */
 	struct fb_processor *proc;	/* ours since fb_enter or wait */
 	int *errno_loc;
+	uint32_t proc_index;		/* proc->index */
 	uint32_t index;			/* backend's number, set by attach */
 	int tid;
 	bool searching;			/* holds the searcher's token */
@@ -129,7 +141,7 @@ struct fb_carrier {
 	pthread_t thread;
 	struct fb_carrier *next;	/* of fb_rt.carriers; constant */
 	void *backend;			/* private to the backend */
-};
+} __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
 extern __thread struct fb_carrier *fb_self
@@ -166,7 +178,6 @@ struct fb_runtime {
 	uint32_t global_count;		/* global_lock; read by all */
 
 	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
-	uint64_t id_next;		/* atomic */
 	uint64_t plain_spawned;		/* atomic */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
@@ -176,7 +187,7 @@ struct fb_runtime {
 extern struct fb_runtime fb_rt __attribute__((visibility("hidden")));
 
 /* ---- enter and leave ---- */
-struct fb_processor *fb_sched_regain(struct fb_carrier *c);
+struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i);
 
 /*
  * Stop being a fiber for the backend. The word is read once: the processor
@@ -186,14 +197,16 @@ struct fb_processor *fb_sched_regain(struct fb_carrier *c);
 static inline __attribute__((always_inline)) struct fb_processor *
 fb_enter(struct fb_carrier *c)
 {
+	struct fb_cpage *page = c->page;
 	uint32_t i;
 
-	FB_WRITE(c->page->in_fiber, 0);
+	FB_WRITE(page->in_fiber, 0);
 	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
-	i = FB_READ(c->page->processor);
-	if (fb_unlikely(i == FB_NO_PROCESSOR))
-		return fb_sched_regain(c);
-	return c->proc = &fb_rt.proc[i];
+	i = FB_READ(page->processor);
+	/* None, or another than last time: where it is needs no multiplication. */
+	if (fb_unlikely(i != c->proc_index))
+		return fb_sched_moved(c, i);
+	return c->proc;
 }
 
 static inline __attribute__((always_inline)) void fb_leave(struct fb_carrier *c)
@@ -216,8 +229,8 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 /* Owner of p, in_fiber == 0: f runs next here, or after all that is ready. */
 void fb_sched_ready(struct fb_processor *p, struct fiber *f);
 void fb_sched_ready_last(struct fb_processor *p, struct fiber *f);
-/* Owner of p: make room in a full ring. */
-void fb_sched_overflow(struct fb_processor *p);
+/* Owner of p: make room in a ring that seems full. */
+void fb_sched_make_room(struct fb_processor *p);
 /* Any thread without a processor. */
 void fb_sched_ready_global(struct fiber *f);
 /* Owner of p: a share of the global queue, one returned; NULL: it is empty. */
@@ -229,7 +242,7 @@ struct fiber *fb_sched_global_get(struct fb_processor *p);
 void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare);
 /* Owner of p: should the carriers that wait to continue have it now? */
 bool fb_sched_give_due(struct fb_processor *p);
-/* Owner of p, when p->left is 0. */
+/* Owner of p, when p->pass has come to p->look_at. */
 void fb_sched_look(struct fb_processor *p);
 /* Is anything ready that p's owner could run? */
 bool fb_sched_work(struct fb_processor *p);
@@ -265,6 +278,14 @@ fb_sched_turn(struct fb_processor *p)
 	FB_WRITE(p->page->seq, p->page->seq + 1);
 }
 
+FB_INLINE bool fb_fpu_changed(void)
+{
+	struct fb_fpu v = fb_fpu_read();
+
+	/* One branch. */
+	return (v.mxcsr ^ fb_rt.fpu.mxcsr) | (uint32_t)(v.cw ^ fb_rt.fpu.cw);
+}
+
 void fb_sched_fpu_out(struct fiber *self);
 void fb_sched_fpu_in(struct fiber *self);
 
@@ -272,9 +293,7 @@ void fb_sched_fpu_in(struct fiber *self);
 static inline __attribute__((always_inline)) void
 fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 {
-	struct fb_fpu v = fb_fpu_read();
-
-	if (fb_unlikely(v.mxcsr != fb_rt.fpu.mxcsr || v.cw != fb_rt.fpu.cw))
+	if (fb_unlikely(fb_fpu_changed()))
 		fb_sched_fpu_out(self);
 	if (self)
 		self->err = *c->errno_loc;
@@ -304,24 +323,30 @@ struct fiber *fb_stack_get_slow(struct fb_processor *p);
 void fb_stack_put_slow(struct fb_processor *p, struct fiber *f);
 #define FB_POOL_MAX	256
 
-/* Owner of p. f may be the stack we stand on: it stays in our pool until then. */
-static inline __attribute__((always_inline)) void
-fb_stack_put(struct fb_processor *p, struct fiber *f)
+/*
+ * Owner of p. f may be the stack we stand on: it stays in our pool until then.
+ * _fast: it is of class 0, and the pool not full.
+ */
+FB_INLINE void fb_stack_put_fast(struct fb_processor *p, struct fiber *f)
 {
-	if (fb_unlikely(f->klass || p->pool_count >= FB_POOL_MAX)) {
-		fb_stack_put_slow(p, f);
-		return;
-	}
 	f->link = p->pool;
 	p->pool = f;
 	p->pool_count++;
 }
 
+FB_INLINE void fb_stack_put(struct fb_processor *p, struct fiber *f)
+{
+	if (fb_unlikely(f->klass || p->pool_count >= FB_POOL_MAX))
+		fb_stack_put_slow(p, f);
+	else
+		fb_stack_put_fast(p, f);
+}
+
 /* ---- fiber.c ---- */
-/* A new context begins here: fb_arch_start calls it, in_fiber == 0. */
-_Noreturn void fb_fiber_main(struct fb_carrier *c)
-	__attribute__((visibility("hidden")));
+/* The end of the calling fiber; fb_arch_start goes on here. */
+_Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 uint64_t fb_fiber_alive(void);
+uint64_t fb_fiber_spawned(const struct fb_processor *p);
 
 /* ---- carrier.c ---- */
 int fb_carrier_start(void);	/* keeper and first spares */

@@ -45,7 +45,6 @@
 #include "fb.h"
 
 #define PLAIN_TAG	1
-#define ID_BATCH	256
 
 /* A plain thread in fiber_join; on its stack. */
 struct plain_wait {
@@ -91,7 +90,7 @@ static void bury(struct fb_carrier *c, void *arg)
 
 /* The fiber inside fiber_spawn of f, if it is our newest ready one; taken. */
 static inline __attribute__((always_inline)) struct fiber *
-take_parent(struct fb_processor *p, struct fiber *f)
+take_parent(struct fb_processor *p, struct fiber *f, bool *left)
 {
 	struct fb_runq *q = &p->q;
 	struct fiber *parent;
@@ -99,67 +98,87 @@ take_parent(struct fb_processor *p, struct fiber *f)
 	if (fb_unlikely(FB_READ(q->head) == q->tail))
 		return NULL;
 	/* May be stolen, even dead by now, but blocks stay mapped. */
-	parent = q->ring[(q->tail - 1) & FB_RUNQ_MASK];
+	parent = *fb_runq_slot(q, q->tail - 1);
 	if (fb_unlikely(FB_READ(parent->child) != f || f->flags || f->klass))
 		return NULL;
-	if (fb_unlikely(FB_READ(fb_rt.info->waiting)) && fb_sched_give_due(p))
-		return NULL;
-	return fb_likely(fb_runq_pop_newest(q)) ? parent : NULL;
+	return fb_likely(fb_runq_pop_newest(q, left)) ? parent : NULL;
 }
 
-/* Inline: see fb_arch_start about calls that never return. */
+/* f goes, its parent, taken by take_parent, goes on; the pool is not full. */
 static inline __attribute__((always_inline, noreturn)) void
-finish(void *result)
+end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
+	 struct fiber *parent, uint32_t takeover)
+{
+	p->ended++;
+	if (f->join == FB_JOIN_DETACHED)
+		fb_stack_put_fast(p, f);
+	else
+		FB_RELEASE(f->join, FB_JOIN_DONE);
+	c->cur = parent;
+	FB_WRITE(p->page->takeover, takeover | p->watch);
+	fb_switch_last(c, &parent->ctx);
+}
+
+/* Whatever the straight way is not for. */
+static __attribute__((noinline, noreturn)) void end_slow(void *result)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
-	struct fiber *f, *parent;
+	struct fiber *f, *parent = NULL;
+	bool left;
 
-	if (fb_unlikely(!c))
+	if (!c)
 		fb_die("a fiber ended in the child of a fork");
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;
 	fb_sched_suspend(c, NULL);
+	if (!FB_READ(c->page->pending) &&
+	    p->pool_count < FB_POOL_MAX &&
+	    !(FB_READ(fb_rt.info->waiting) && fb_sched_give_due(p)))
+		parent = take_parent(p, f, &left);
+	if (parent)
+		end_into(c, p, f, parent,
+			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
 	p->ended++;
-	parent = FB_READ(c->page->pending) ? NULL : take_parent(p, f);
-	if (fb_unlikely(!parent))
-		fb_sched_quit(c, p, bury, f);
-
-	if (f->join == FB_JOIN_DETACHED)
-		fb_stack_put(p, f);
-	else
-		FB_RELEASE(f->join, FB_JOIN_DONE);
-	c->cur = parent;
-	p->switches++;
-	fb_sched_publish(p);
-	fb_switch_last(c, &parent->ctx);
+	fb_sched_quit(c, p, bury, f);
 }
 
-_Noreturn void fb_fiber_main(struct fb_carrier *c)
+/* No value lives across a call here, so nothing needs to be pushed. */
+_Noreturn void fb_fiber_end(void *result)
 {
-	struct fiber *f = c->cur;
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+	struct fiber *f, *parent;
+	bool left;
 
-	*c->errno_loc = 0;
-	fb_leave(c);
-	finish(f->fn(f->arg));
+	if (fb_unlikely(!c))
+		end_slow(result);
+	FB_WRITE(c->page->in_fiber, 0);
+	fb_barrier();		/* As fb_enter, without a way to wait. */
+	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
+			FB_READ(c->page->pending) ||
+			FB_READ(fb_rt.info->waiting) || fb_fpu_changed()))
+		end_slow(result);
+	p = c->proc;
+	f = c->cur;
+	f->result = result;
+	if (fb_unlikely(p->pool_count >= FB_POOL_MAX))
+		end_slow(f->result);
+	parent = take_parent(p, f, &left);
+	if (fb_unlikely(!parent))
+		end_slow(c->cur->result);
+	end_into(c, p, f, parent, left ? FB_TAKEOVER_READY : 0);
 }
 
 FB_EXPORT _Noreturn void fiber_exit(void *result)
 {
 	if (!fb_current())
 		fb_die("fiber_exit outside a fiber");
-	finish(result);
+	end_slow(result);
 }
 
 /* ---- the beginning ---- */
-
-static __attribute__((noinline)) void refill_ids(struct fb_processor *p)
-{
-	p->id_next = __atomic_fetch_add(&fb_rt.id_next, ID_BATCH,
-					__ATOMIC_RELAXED);
-	p->id_end = p->id_next + ID_BATCH;
-}
 
 static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 			   void *arg)
@@ -184,6 +203,7 @@ static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
 		       void *(*fn)(void *), void *arg)
 {
 	struct fiber *f;
+	uint64_t n;
 
 	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
 		return -EPERM;
@@ -193,10 +213,10 @@ static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
 	prepare(f, !out, fn, arg);
 	if (attr && attr->name)
 		set_name(f, attr->name);
-	f->id = __atomic_fetch_add(&fb_rt.id_next, 1, __ATOMIC_RELAXED);
+	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
+	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	f->err = 0;
 	fb_ctx_init(&f->ctx, f);
-	__atomic_fetch_add(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	if (out)
 		*out = f;
 	fb_sched_ready_global(f);
@@ -208,25 +228,25 @@ static inline __attribute__((always_inline)) void
 run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
 	struct fiber *self = c->cur;
+	struct fb_ctx *me = &self->ctx;
 	uint32_t t;
 
-	if (fb_unlikely(p->id_next == p->id_end))
-		refill_ids(p);
-	f->id = p->id_next++;
-	if (fb_unlikely(--p->left <= 0))
+	f->id = p->id_next;
+	FB_WRITE(p->id_next, f->id + p->id_step);
+	if (fb_unlikely(++p->pass >= p->look_at))
 		fb_sched_look(p);
 	self->child = f;
 	fb_sched_suspend(c, self);
-	while (fb_unlikely(fb_runq_full(&p->q)))
-		fb_sched_overflow(p);
-	p->spawned++;
-	p->switches++;
+	if (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_make_room(p);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
 	c->cur = f;
+	fb_runq_publish_some(&p->q);
 	t = p->q.tail;
-	c = fb_switch_new(c, &self->ctx, f, &p->q.ring[t & FB_RUNQ_MASK],
-			  &p->q.tail, t + 1);
+	c = fb_switch_new(c, &me, &f->ctx, fb_runq_slot(&p->q, t), &p->q.tail,
+			  t + 1);
+	self = (struct fiber *)me;
 	FB_WRITE(self->child, NULL);
 	fb_sched_resume(c, self);
 }
@@ -340,17 +360,17 @@ static int join_plain(fiber_t *f, void **result)
 	return 0;
 }
 
-FB_EXPORT int fiber_join(fiber_t *f, void **result)
+static __attribute__((noinline)) int join_slow(fiber_t *f, void **result)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
 	struct fiber_wait w;
 	void *value;
 
-	if (fb_unlikely(!c))
+	if (!c)
 		return join_plain(f, result);
 	/* Pairs with the release or exchange of DONE at its end. */
-	if (fb_unlikely(FB_ACQUIRE(f->join) != FB_JOIN_DONE)) {
+	if (FB_ACQUIRE(f->join) != FB_JOIN_DONE) {
 		if (f == c->cur)
 			return -EDEADLK;
 		p = fb_enter(c);
@@ -362,6 +382,30 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 	p = fb_enter(c);
 	value = f->result;
 	fb_stack_put(p, f);
+	fb_leave(c);
+	if (result)
+		*result = value;
+	return 0;
+}
+
+/* The common case alone: no call, so nothing needs to be pushed. */
+FB_EXPORT int fiber_join(fiber_t *f, void **result)
+{
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+	void *value;
+
+	/* Pairs with the release or exchange of DONE at its end. */
+	if (fb_unlikely(!c || FB_ACQUIRE(f->join) != FB_JOIN_DONE || f->klass))
+		return join_slow(f, result);
+	value = f->result;
+	FB_WRITE(c->page->in_fiber, 0);
+	fb_barrier();		/* As fb_enter, without a way to wait. */
+	p = c->proc;
+	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
+			p->pool_count >= FB_POOL_MAX))
+		return join_slow(f, result);
+	fb_stack_put_fast(p, f);
 	fb_leave(c);
 	if (result)
 		*result = value;
@@ -387,6 +431,14 @@ FB_EXPORT int fiber_detach(fiber_t *f)
 		fb_stack_put_slow(NULL, f);
 	}
 	return 0;
+}
+
+/* ---- what belongs to the thread that runs a fiber ---- */
+
+/* A plain function that no compiler knows: see fiber.h. */
+FB_EXPORT __attribute__((noipa)) int *fiber_errno_location(void)
+{
+	return &errno;
 }
 
 /* ---- what a fiber is called ---- */
@@ -417,6 +469,12 @@ FB_EXPORT int fiber_set_name(fiber_t *f, const char *name)
 	return 0;
 }
 
+/* By fibers on p; plain threads count in fb_rt.plain_spawned. Any thread. */
+uint64_t fb_fiber_spawned(const struct fb_processor *p)
+{
+	return (FB_READ(p->id_next) - p->index - 1) / p->id_step;
+}
+
 /* Ended is read first: never too few. */
 uint64_t fb_fiber_alive(void)
 {
@@ -426,6 +484,6 @@ uint64_t fb_fiber_alive(void)
 		ended += FB_READ(fb_rt.proc[i].ended);
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
-		spawned += FB_READ(fb_rt.proc[i].spawned);
+		spawned += fb_fiber_spawned(&fb_rt.proc[i]);
 	return spawned + FB_READ(fb_rt.plain_spawned) - ended;
 }

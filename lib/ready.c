@@ -50,7 +50,7 @@ static void global_put(struct fiber *head, struct fiber *tail, uint32_t n)
 /* One to return, the rest of a fair share into p's ring. Owner of p. */
 struct fiber *fb_sched_global_get(struct fb_processor *p)
 {
-	uint32_t n, room = FB_RUNQ_SIZE - (p->q.tail - FB_ACQUIRE(p->q.head));
+	uint32_t n;
 	struct fiber *f, *g;
 
 	if (!FB_READ(fb_rt.global_count))
@@ -58,13 +58,13 @@ struct fiber *fb_sched_global_get(struct fb_processor *p)
 	fb_lock(&fb_rt.global_lock);
 	f = fb_rt.global_head;
 	n = fb_rt.global_count / fb_rt.nproc;
-	if (n > FB_RUNQ_SIZE / 2)
-		n = FB_RUNQ_SIZE / 2;
+	if (n > FB_RUNQ_BATCH)
+		n = FB_RUNQ_BATCH;
 	if (f) {
 		fb_rt.global_head = f->link;
 		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
 	}
-	for (; n > 1 && room && (g = fb_rt.global_head); n--, room--) {
+	for (; n > 1 && !fb_runq_full(&p->q) && (g = fb_rt.global_head); n--) {
 		fb_rt.global_head = g->link;
 		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
 		fb_runq_push(&p->q, g);
@@ -81,20 +81,22 @@ struct fiber *fb_sched_global_get(struct fb_processor *p)
 
 /* ---- ready ---- */
 
-void fb_sched_overflow(struct fb_processor *p)
+void fb_sched_make_room(struct fb_processor *p)
 {
 	struct fiber *head, *tail;
 	uint32_t n;
 
-	n = fb_runq_overflow(&p->q, &head, &tail);
-	if (n)
-		global_put(head, tail, n);
+	while (!fb_runq_room(&p->q)) {
+		n = fb_runq_overflow(&p->q, &head, &tail);
+		if (n)
+			global_put(head, tail, n);
+	}
 }
 
 static void push_last(struct fb_processor *p, struct fiber *f)
 {
-	while (fb_unlikely(fb_runq_full(&p->q)))
-		fb_sched_overflow(p);
+	if (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_make_room(p);
 	fb_runq_push(&p->q, f);
 }
 

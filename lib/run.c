@@ -291,9 +291,10 @@ static int make_processors(void)
 
 		memset(p, 0, sizeof(*p));
 		p->index = i;
-		p->seed = i + 1;
 		p->look_every = 1;
-		p->q.shared = fb_rt.nproc > 1;
+		p->id_next = p->seed = i + 1;
+		p->id_step = fb_rt.nproc + 1;
+		fb_runq_init(&p->q, fb_rt.nproc);
 		p->timer_next = FB_NEVER;
 	}
 	fb_rt.search = FB_SEARCH_NONE;
@@ -301,9 +302,14 @@ static int make_processors(void)
 	fb_rt.global_head = fb_rt.global_tail = NULL;
 	fb_rt.global_count = 0;
 	fb_rt.watched = FB_NEVER;
-	fb_rt.id_next = 1;
 	fb_rt.plain_spawned = 0;
 	return 0;
+}
+
+static void end_processors(void)
+{
+	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+		fb_runq_fini(&fb_rt.proc[i].q);
 }
 
 static void fork_child(void)
@@ -344,10 +350,11 @@ static int start(const struct fiber_config *cfg)
 		fb_say("cannot start: %s", strerror(-r));
 		fb_rt.backend->close();
 		fb_stack_fini();
-		return r;
+		end_processors();
+	} else {
+		describe();
 	}
-	describe();
-	return 0;
+	return r;
 }
 
 static void stop(void)
@@ -355,6 +362,7 @@ static void stop(void)
 	fb_carrier_stop();
 	fb_rt.backend->close();
 	fb_stack_fini();
+	end_processors();
 	fb_rt.features = 0;
 	FB_RELEASE(fb_rt.state, FB_OFF);
 }
@@ -363,7 +371,7 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	uint32_t state = FB_ABANDONED;
-	int r;
+	int r, err = errno;
 
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
@@ -379,6 +387,7 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 					 __ATOMIC_RELAXED))
 		return -EBUSY;
 	r = start(cfg);
+	errno = err;
 	FB_RELEASE(fb_rt.state, r ? FB_OFF : FB_ON);
 	return r;
 }
@@ -386,6 +395,7 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 FB_EXPORT int fiber_fini(void)
 {
 	uint32_t state = FB_ON;
+	int err = errno;
 
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
@@ -396,6 +406,7 @@ FB_EXPORT int fiber_fini(void)
 					 __ATOMIC_RELAXED))
 		return -EPERM;
 	stop();
+	errno = err;
 	return 0;
 }
 
@@ -464,9 +475,10 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
 		const struct fb_processor *p = &fb_rt.proc[i];
 
-		s.spawned += FB_READ(p->spawned);
+		s.spawned += fb_fiber_spawned(p);
 		s.ended += FB_READ(p->ended);
-		s.switches += FB_READ(p->switches);
+		s.switches += FB_READ(p->pass) + FB_READ(p->ended) -
+			      FB_READ(p->idle_passes);
 		s.steals += FB_READ(p->steals);
 		s.preemptions += FB_READ(p->preemptions);
 	}

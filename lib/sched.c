@@ -36,8 +36,8 @@ void fb_sched_watch(struct fb_processor *p)
 	p->watch = fb_timer_earliest() < FB_READ(fb_rt.watched) ?
 		   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY : 0;
 	fb_sched_publish(p);
-	if (p->left > p->look_every)
-		p->left = p->look_every;
+	if (p->look_at > p->pass + p->look_every)
+		p->look_at = p->pass + p->look_every;
 	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
 		fb_user_kick();
 }
@@ -101,6 +101,7 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 		i = FB_READ(c->page->processor);
 		if (i != FB_NO_PROCESSOR) {
 			c->proc = &fb_rt.proc[i];
+			c->proc_index = i;
 			return true;
 		}
 		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -120,11 +121,18 @@ static _Noreturn void stop_here(struct fb_carrier *c)
 		pause();
 }
 
-/* The backend took the processor from a fiber that is back meanwhile. */
-struct fb_processor *fb_sched_regain(struct fb_carrier *c)
+/*
+ * fb_enter found i: another processor than last time (a fiber that blocked came
+ * back with it), or none: the backend took it, and the fiber is back already.
+ */
+struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 {
 	int err = *c->errno_loc;
 
+	if (i != FB_NO_PROCESSOR) {
+		c->proc_index = i;
+		return c->proc = &fb_rt.proc[i];
+	}
 	if (!wait_processor(c, FB_WAIT_READY, 0))
 		stop_here(c);
 	*c->errno_loc = err;
@@ -176,7 +184,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	uint64_t now, dt;
 
 	p->looks++;
-	p->left = LOOK_PASSES;
+	p->look_at = p->pass + LOOK_PASSES;
 	if (fb_timer_earliest() == FB_NEVER)
 		return;
 	now = fiber_now();
@@ -186,7 +194,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 		p->look_every = p->look_every / 4 + 1;
 	else if (dt < LOOK_NS / 4 && p->look_every < LOOK_TIMERS)
 		p->look_every++;
-	p->left = p->look_every;
+	p->look_at = p->pass + p->look_every;
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
 }
@@ -195,11 +203,12 @@ static __attribute__((noinline)) struct fiber *pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
-	if (p->left <= 0) {
+	if (p->pass >= p->look_at) {
 		fb_sched_look(p);
 		if (FB_READ(fb_rt.state) >= FB_STOPPING)
 			return NULL;
-		if (p->looks % 8 == 0 || p->left >= LOOK_TIMERS) {
+		if (p->looks % 8 == 0 ||
+		    p->look_at - p->pass >= LOOK_TIMERS) {
 			f = fb_sched_global_get(p);
 			if (!f) {	/* or run-next could go on for ever */
 				fb_sched_turn(p);
@@ -218,7 +227,8 @@ static __attribute__((noinline)) struct fiber *pick_slow(struct fb_processor *p)
 static inline __attribute__((always_inline)) struct fiber *
 pick(struct fb_processor *p)
 {
-	if (fb_unlikely(--p->left <= 0 || FB_READ(fb_rt.info->waiting)))
+	if (fb_unlikely(++p->pass >= p->look_at ||
+			FB_READ(fb_rt.info->waiting)))
 		return pick_slow(p);
 	return pick_fast(p);
 }
@@ -228,9 +238,10 @@ static inline __attribute__((always_inline)) struct fb_ctx *
 dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
 	c->cur = f;
-	if (fb_unlikely(!f))
+	if (fb_unlikely(!f)) {
+		p->idle_passes++;
 		return &c->root;
-	p->switches++;
+	}
 	return &f->ctx;
 }
 
@@ -268,11 +279,14 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 			     fb_switch_fn fn, void *arg)
 {
-	struct fiber *self = c->cur;
+	struct fiber *self = c->cur, *f;
 	struct fb_ctx *to;
 
 	FB_WRITE(c->page->pending, 0);
-	to = dispatch(c, p, pick(p));
+	f = pick(p);
+	to = dispatch(c, p, f);
+	if (f)
+		p->idle_passes++;	/* p->ended counts this switch */
 	fb_sched_publish(p);
 	fb_switch_call(c, &self->ctx, to, fn, arg);
 	__builtin_unreachable();
@@ -284,6 +298,7 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 {
 	bool pending = FB_READ(c->page->pending);
 
+	p->idle_passes++;
 	FB_WRITE(c->page->pending, 0);
 	if (FB_READ(fb_rt.info->waiting) && (pending || fb_sched_give_due(p)))
 		fb_sched_give(c, p, false);
@@ -295,13 +310,14 @@ FB_EXPORT void fiber_yield(void)
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
 	struct fiber *self, *f;
+	struct fb_ctx *me;
 	uint32_t t;
 
 	if (!c)
 		return;
 	p = fb_enter(c);
 	if (fb_unlikely(FB_READ(c->page->pending)))
-		p->left = 0;
+		p->look_at = 0;
 	f = pick(p);
 	if (fb_unlikely(!f)) {
 		f = FB_READ(fb_rt.info->waiting) ? NULL : fb_sched_global_get(p);
@@ -313,17 +329,46 @@ FB_EXPORT void fiber_yield(void)
 	self = c->cur;
 	fb_sched_suspend(c, self);
 	FB_WRITE(c->page->pending, 0);
-	while (fb_unlikely(fb_runq_full(&p->q)))
-		fb_sched_overflow(p);
+	if (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_make_room(p);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
 	t = p->q.tail;
-	c = fb_switch_push(c, &self->ctx, dispatch(c, p, f),
-			   &p->q.ring[t & FB_RUNQ_MASK], &p->q.tail, t + 1);
-	fb_sched_resume(c, self);
+	fb_runq_publish(&p->q);
+	me = &self->ctx;
+	c = fb_switch_push(c, &me, dispatch(c, p, f), fb_runq_slot(&p->q, t),
+			   &p->q.tail, t + 1);
+	fb_sched_resume(c, (struct fiber *)me);
 }
 
 /* ---- the root ---- */
+
+/*
+ * A thief has emptied v's queue. Its owner may run on for long without a pass,
+ * and its word would say READY all the time: each block of it would fly, each
+ * quantum end for nothing. Only the word as it was seen is changed, and if the
+ * owner has pushed since, the second look sees that:
+ *
+ *	owner				thief
+ *	push (release)			CAS(takeover, seen, watch)
+ *	takeover = READY (after it)	full barrier
+ *					queue not empty: takeover |= READY
+ */
+static void unannounce(struct fb_processor *v)
+{
+	/* Pairs with the owner's stores: a push before the word we see. */
+	uint32_t seen = FB_ACQUIRE(v->page->takeover), watch = FB_READ(v->watch);
+
+	if (!(seen & FB_TAKEOVER_READY) || seen == watch ||
+	    !fb_runq_empty(&v->q))
+		return;
+	/* Pairs with fb_runq_publish and the tail store of fb_runq_push. */
+	if (__atomic_compare_exchange_n(&v->page->takeover, &seen, watch, false,
+					__ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
+	    !fb_runq_empty(&v->q))
+		__atomic_fetch_or(&v->page->takeover, FB_TAKEOVER_READY,
+				  __ATOMIC_SEQ_CST);
+}
 
 static struct fiber *steal(struct fb_processor *p, bool all)
 {
@@ -337,6 +382,7 @@ static struct fiber *steal(struct fb_processor *p, bool all)
 			continue;
 		f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
 		if (f) {
+			unannounce(&fb_rt.proc[at]);
 			p->steals++;
 			return f;
 		}
@@ -397,6 +443,8 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 	}
 	if (!f && !FB_READ(fb_rt.info->waiting) && fb_runq_empty(&p->q))
 		f = search(c, p);
+	if (!f)
+		p->idle_passes++;
 	if (c->searching) {
 		drop_token(c);
 		if (f && !fb_runq_empty(&p->q))

@@ -298,6 +298,7 @@ void fb_stack_put_slow(struct fb_processor *p, struct fiber *f)
 
 int fb_stack_init(void)
 {
+	int err = errno;
 	char *probe;
 
 	memset(&st, 0, sizeof(st));
@@ -310,6 +311,7 @@ int fb_stack_init(void)
 		return -ENOMEM;
 	st.madvise_works = !madvise(probe, st.page, GUARD_INSTALL);
 	munmap(probe, st.page);
+	errno = err;
 	__atomic_fetch_or(&fb_rt.features, FIBER_FEATURE_GUARD,
 			  __ATOMIC_RELAXED);
 	return 0;

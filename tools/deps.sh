@@ -18,7 +18,7 @@ packages() {
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
-		libmassivethreads-dev gnuplot-nox ;;
+		xz-utils ;;
 	*) echo "deps.sh: no purpose '$1': build, native, vm, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac

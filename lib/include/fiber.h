@@ -7,10 +7,20 @@
  * and is kept per fiber. "fiber only" calls answer -EPERM elsewhere.
  * A call that may park or block can resume on another thread: do not keep the
  * address of a thread-local variable across it.
+ *
+ * errno is such a variable, and compilers keep its address: the C library says
+ * that it never changes within a function. So this header includes <errno.h>
+ * and makes errno ask anew each time; plain threads may use it as well. Code
+ * that uses errno around calls of this library must include this header, or
+ * read errno in a function of its own. To keep the C library's errno, define
+ * FIBER_NO_ERRNO first.
  */
 #ifndef FIBER_H
 #define FIBER_H
 
+#ifndef FIBER_NO_ERRNO
+#include <errno.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +29,13 @@ extern "C" {
 #endif
 
 typedef struct fiber fiber_t;
+
+/* fiber_errno_location - errno of the thread that runs this now. Any thread. */
+int *fiber_errno_location(void);
+#ifndef FIBER_NO_ERRNO
+#undef errno
+#define errno (*fiber_errno_location())
+#endif
 
 /* ---- the runtime ---- */
 
@@ -93,7 +110,9 @@ struct fiber_attr {
  * @attr: may be NULL
  * Any thread (a plain thread needs fiber_init). From a fiber the child runs at
  * once and the caller's continuation becomes ready (it may move to another
- * processor). Errors: -ENOMEM, -EINVAL, -EPERM (no runtime).
+ * processor). *out is written when fiber_spawn returns in the caller, so the
+ * child may have run, or ended, before: it finds itself by fiber_self(), never
+ * in *out. Errors: -ENOMEM, -EINVAL, -EPERM (no runtime).
  */
 int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg);
 int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
@@ -122,7 +141,7 @@ int fiber_sleep_until(uint64_t deadline);
 uint64_t fiber_now(void);
 
 fiber_t *fiber_self(void);		/* NULL outside fibers */
-uint64_t fiber_id(const fiber_t *f);	/* 1, 2, ... never reused */
+uint64_t fiber_id(const fiber_t *f);	/* 1 or more, never reused */
 /* Names: at most 15 bytes are kept. The pointer lives as long as f. */
 const char *fiber_name(const fiber_t *f);
 int fiber_set_name(fiber_t *f, const char *name);

@@ -84,7 +84,8 @@ struct fiber_hint_page {
  * struct fiber_processor_page - one per processor, offset
  * fiber_setup_args.off_processors + index * page size
  *
- * @takeover: writer: the owner. FIBER_TAKEOVER_* bits: why someone should take
+ * @takeover: writer: the owner (and a thief that took all it announced, by
+ *            compare-exchange). FIBER_TAKEOVER_* bits: why someone should take
  *            this processor over if its owner blocks or has used its quantum.
  * @seq:      writer: the owner, each time another fiber starts to run here. The
  *            module compares: unchanged for a quantum means one fiber ran.

@@ -7,9 +7,9 @@
  * to go on at. The way out is one `jmp *mem` per site, which predicts; `ret`
  * into another stack never does.
  *
- * The carrier travels in rdi: a context that goes on finds there who runs it
- * now, and needs no look at thread-local storage, whose address may have
- * changed.
+ * The carrier travels in rdi, the context that goes on in rdx: it finds there
+ * who runs it now and who it is, and needs no look at thread-local storage,
+ * whose address may have changed, nor at its stack.
  *
  * What must happen when the old stack is out of use, but before the new
  * context goes on, is part of the switch:
@@ -63,11 +63,15 @@ fb_switch(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to)
 	return c;
 }
 
-/* As fb_switch; then *slot = from, and store_release(tail, t). */
+/*
+ * As fb_switch; then *slot = *self, and store_release(tail, t). *self is the
+ * same afterwards, but in a register again.
+ */
 static inline __attribute__((always_inline)) struct fb_carrier *
-fb_switch_push(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
+fb_switch_push(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *to,
 	       void *slot, uint32_t *tail, uint32_t t)
 {
+	struct fb_ctx *from = *self;
 	register uint32_t *r8 __asm__("r8") = tail;
 	register uint32_t r9 __asm__("r9") = t;
 
@@ -77,14 +81,16 @@ fb_switch_push(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
 			 : "+D"(c), "+S"(from), "+d"(to), "+c"(slot),
 			   "+r"(r8), "+r"(r9)
 			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	*self = to;		/* rdx: see above */
 	return c;
 }
 
-/* Enter a new stack at fb_arch_start and publish `from` as fb_switch_push. */
+/* Enter the new context at `top` and publish *self as fb_switch_push. */
 static inline __attribute__((always_inline)) struct fb_carrier *
-fb_switch_new(struct fb_carrier *c, struct fb_ctx *from, void *sp,
+fb_switch_new(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *top,
 	      void *slot, uint32_t *tail, uint32_t t)
 {
+	struct fb_ctx *from = *self;
 	register uint32_t *r8 __asm__("r8") = tail;
 	register uint32_t r9 __asm__("r9") = t;
 
@@ -94,9 +100,10 @@ fb_switch_new(struct fb_carrier *c, struct fb_ctx *from, void *sp,
 			 "movl %%r9d, (%%r8)\n\t"
 			 "jmp fb_arch_start\n"
 			 "1:\n\t"
-			 : "+D"(c), "+S"(from), "+d"(sp), "+c"(slot),
+			 : "+D"(c), "+S"(from), "+d"(top), "+c"(slot),
 			   "+r"(r8), "+r"(r9)
 			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	*self = top;
 	return c;
 }
 
@@ -175,7 +182,10 @@ static inline void fb_cpu_relax(void)
 	__asm__ volatile("pause" ::: "memory");
 }
 
-/* New contexts begin here, with the carrier in rdi, on an empty stack. */
+/*
+ * New contexts begin here, with the carrier in rdi and, as ever, themselves in
+ * rdx, on an empty stack: their descriptor, struct fiber, is its top.
+ */
 extern const char fb_arch_start[] __attribute__((visibility("hidden")));
 
 static inline void fb_ctx_init(struct fb_ctx *x, void *stack_top)

@@ -8,11 +8,14 @@
  * zone that becomes the return address, so that `ret $128` goes back and drops
  * the red zone, and a debugger unwinds through.
  *
- * Offsets of struct fb_carrier and fb_cpage: proven in carrier.c.
+ * Offsets of struct fb_carrier, fb_cpage and fiber: proven in carrier.c.
  */
 #define C_PAGE		0
 #define C_ROOT_SP	8
 #define C_XSAVE		32
+#define C_ERRNO_LOC	56
+#define F_FN		40
+#define F_ARG		48
 #define P_IN_FIBER	0
 #define P_DEPTH		16
 #define P_SLOT		64
@@ -56,9 +59,10 @@
 	.section .text, "ax", @progbits
 
 /*
- * A fiber's first instructions: rdi = carrier, the stack is empty. Not a call:
- * nothing returns here, and a call left over in the CPU's return stack would
- * make the parent's next return mispredict.
+ * A fiber's first instructions: rdi = carrier, rdx = the fiber, the stack is
+ * empty. errno = 0, in_fiber = 1, result = fn(arg). Then a jump, no call:
+ * nothing returns from there, and a call left over in the CPU's return stack
+ * would make the parent's next return mispredict.
  */
 	.globl	fb_arch_start
 	.hidden	fb_arch_start
@@ -67,9 +71,16 @@ fb_arch_start:
 	.cfi_startproc
 	.cfi_undefined %rip
 	xorl	%ebp, %ebp
-	pushq	%rbp
+	movq	C_ERRNO_LOC(%rdi), %rcx
+	movq	C_PAGE(%rdi), %rax
+	movq	F_ARG(%rdx), %rdi
+	movl	%ebp, (%rcx)
+	movl	$1, P_IN_FIBER(%rax)
+	callq	*F_FN(%rdx)
+	movq	%rax, %rdi
+	pushq	%rbp				/* where a return address would be */
 	.cfi_adjust_cfa_offset 8
-	jmp	fb_fiber_main
+	jmp	fb_fiber_end
 	.cfi_endproc
 	.size	fb_arch_start, . - fb_arch_start
 
