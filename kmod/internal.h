@@ -119,8 +119,8 @@ struct fiber_carrier {
 	u32 index;
 
 	/*
-	 * under group->lock; the carrier itself reads processor without it:
-	 * while it runs, nobody else changes it.
+	 * under group->lock; the carrier itself reads processor without it,
+	 * preemption off: while it runs, nobody else changes it.
 	 */
 	struct fiber_processor *processor;
 	enum fiber_wait wait;
@@ -136,10 +136,11 @@ struct fiber_carrier {
 	bool armed;			/* edge is on this CPU's list */
 	bool need;			/* lost its processor in fiber */
 	bool want_preempt;
-	bool waiting;			/* sleeps in an ioctl of ours */
+	bool waiting;			/* inside fiber_handoff_wait() */
 	bool gone;			/* detached; hooks do nothing */
 	bool early;			/* one is back from a block: cut the quantum short */
 	int tick_cpu;
+	unsigned long slot_sp[FIBER_SLOTS]; /* user sp when the slot was filled */
 	u64 run_since;			/* ns; it owns a processor since then */
 	u64 stat[FIBER_STATS];
 

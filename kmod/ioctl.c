@@ -262,6 +262,7 @@ static bool wait_flags_ok(u32 flags)
 
 static int wait(struct fiber_carrier *c, void __user *uarg)
 {
+	struct fiber_processor *p;
 	struct fiber_wait_args a;
 	int err;
 
@@ -279,7 +280,8 @@ static int wait(struct fiber_carrier *c, void __user *uarg)
 	}
 	if (err)
 		return err;
-	a.processor = c->processor ? c->processor->index : FIBER_NO_PROCESSOR;
+	p = READ_ONCE(c->processor);	/* may be lost again, if in fiber */
+	a.processor = p ? p->index : FIBER_NO_PROCESSOR;
 	a.event = c->event;
 	return copy_to_user(uarg, &a, sizeof(a)) ? -EFAULT : 0;
 }

@@ -21,6 +21,7 @@
  * page->pending and we try again soon.
  */
 #include <linux/ptrace.h>
+#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 #include <linux/uprobes.h>
 
@@ -43,19 +44,39 @@ static bool uprobe_active(void)
 }
 
 /*
- * Enter the library instead of user code. A slot that was never taken (its
- * signal handler left by longjmp) is reclaimed when all are full.
+ * How many slots are filled. One is filled from the redirect until the
+ * trampoline has taken it, a few instructions; only a signal handler can come
+ * between. If that left by longjmp, the slot stays: the stack pointer is then
+ * above where it was (on a signal stack it says nothing).
  */
+static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
+{
+	u32 depth = min_t(u32, READ_ONCE(c->page->depth), FIBER_SLOTS), was = depth;
+	unsigned long sp = user_stack_pointer(regs);
+
+	if (likely(!depth) || on_sig_stack(sp))
+		return depth;
+	while (depth && sp > c->slot_sp[depth - 1])
+		depth--;
+	if (depth != was)
+		WRITE_ONCE(c->page->depth, depth);
+	return depth;
+}
+
+/* Enter the library instead of user code. With no slot left, drop the oldest. */
 static void redirect(struct fiber_carrier *c, struct pt_regs *regs, unsigned long to)
 {
 	struct fiber_carrier_page *page = c->page;
-	u32 depth = READ_ONCE(page->depth), i;
+	u32 depth = slots_filled(c, regs), i;
 
-	if (depth >= FIBER_SLOTS) {
-		for (i = 1; i < FIBER_SLOTS; i++)
-			WRITE_ONCE(page->slot[i - 1], READ_ONCE(page->slot[i]));
-		depth = FIBER_SLOTS - 1;
+	if (depth == FIBER_SLOTS) {
+		depth--;
+		for (i = 0; i < depth; i++) {
+			WRITE_ONCE(page->slot[i], READ_ONCE(page->slot[i + 1]));
+			c->slot_sp[i] = c->slot_sp[i + 1];
+		}
 	}
+	c->slot_sp[depth] = user_stack_pointer(regs);
 	WRITE_ONCE(page->slot[depth], instruction_pointer(regs));
 	WRITE_ONCE(page->depth, depth + 1);
 	instruction_pointer_set(regs, to);
@@ -92,7 +113,7 @@ static bool may_preempt(struct fiber_carrier *c, struct pt_regs *regs)
 	unsigned long ip = instruction_pointer(regs);
 
 	return READ_ONCE(c->page->in_fiber) && !READ_ONCE(c->page->no_preempt) &&
-	       !READ_ONCE(c->page->depth) && !(regs->flags & X86_EFLAGS_TF) &&
+	       !slots_filled(c, regs) && !(regs->flags & X86_EFLAGS_TF) &&
 	       fiber_text_ok(g, ip) &&
 	       fiber_stack_ok(g, user_stack_pointer(regs)) && !in_rseq(ip);
 }

@@ -184,7 +184,6 @@ static void wait_asleep(struct fiber_carrier *c, u64 deadline)
 {
 	ktime_t until = ns_to_ktime(deadline);
 
-	WRITE_ONCE(c->waiting, true);
 	hurry(c);
 	for (;;) {
 		set_current_state(TASK_INTERRUPTIBLE | TASK_FREEZABLE);
@@ -201,7 +200,6 @@ static void wait_asleep(struct fiber_carrier *c, u64 deadline)
 		}
 	}
 	__set_current_state(TASK_RUNNING);
-	WRITE_ONCE(c->waiting, false);
 }
 
 /* Woken, or interrupted: c is on no list any more. 0: it owns a processor. */
@@ -221,44 +219,54 @@ static int end_wait(struct fiber_carrier *c)
 	return err;
 }
 
-/**
- * fiber_handoff_wait - sleep until the carrier owns a processor
- * @c: current
- * @flags: FIBER_WAIT_*, checked
- * @deadline: CLOCK_MONOTONIC ns for a spare, 0: none
- *
- * Context: process. Returns 0, -EINTR or -ESHUTDOWN.
- */
-int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline)
+/* Returns -ESHUTDOWN, or 0: c owns a processor or is on a list. */
+static int start_wait(struct fiber_carrier *c, u32 flags)
 {
 	struct fiber_group *g = c->group;
-	struct task_struct *task, *keeper = NULL;
+	struct task_struct *task = NULL, *keeper = NULL;
 	unsigned long irq;
-	int err;
+	bool dead;
 
 	rcu_read_lock();
 	irq = fiber_group_lock(g);
-	if (g->dead) {
-		fiber_group_unlock(g, irq);
-		rcu_read_unlock();
-		return -ESHUTDOWN;
-	}
-	task = begin_wait(c, flags);
-	if ((flags & FIBER_WAIT_TO_SPARE) && fiber_few_spares(g))
+	dead = g->dead;
+	if (!dead)
+		task = begin_wait(c, flags);
+	if (!dead && (flags & FIBER_WAIT_TO_SPARE) && fiber_few_spares(g))
 		keeper = fiber_call_keeper(g);
 	fiber_group_unlock(g, irq);
 	if (task != current)
 		fiber_wake(task);
 	fiber_wake(keeper);
 	rcu_read_unlock();
+	return dead ? -ESHUTDOWN : 0;
+}
 
-	if (READ_ONCE(c->wait) != FIBER_WAITS_NOT)
+/**
+ * fiber_handoff_wait - sleep until the carrier owns a processor
+ * @c: current
+ * @flags: FIBER_WAIT_*, checked
+ * @deadline: CLOCK_MONOTONIC ns for a spare, 0: none
+ *
+ * Context: process. Returns 0, -EINTR or -ESHUTDOWN. Between the first line and
+ * the last nobody takes the processor away (->waiting), though the trampoline
+ * calls with in_fiber set; after it the edge looks again.
+ */
+int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline)
+{
+	int err;
+
+	WRITE_ONCE(c->waiting, true);
+	err = start_wait(c, flags);
+	if (!err && READ_ONCE(c->wait) != FIBER_WAITS_NOT)
 		wait_asleep(c, flags & FIBER_WAIT_SPARE ? deadline : 0);
-	err = end_wait(c);
-	if (!err) {
+	if (!err)
+		err = end_wait(c);
+	if (!err)
 		c->need = false;
+	WRITE_ONCE(c->waiting, false);
+	if (!err)
 		fiber_quantum_start(c);
-	}
 	return err;
 }
 

@@ -216,9 +216,13 @@ void raw_leave(void)
 }
 
 /* Owner, not in fiber. */
+/* Of a dead group nobody owns anything: then there is nothing to say. */
 void raw_takeover(uint32_t bits)
 {
-	raw_processor(raw_page->processor)->takeover = bits;
+	uint32_t mine = raw_page->processor;
+
+	if (mine != FIBER_NO_PROCESSOR)
+		raw_processor(mine)->takeover = bits;
 }
 
 static void violated(const char *how, uint32_t p, uint32_t other)

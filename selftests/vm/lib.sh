@@ -198,16 +198,23 @@ vm_accel() {
 
 vm_input() { [ -t 0 ] && tty || echo /dev/null; }
 
-# vm_watch PID TAP: a guest that has not come past insmod by now never will
+# vm_watch PID TAP: a guest that has not come past insmod in time never will.
+# And if this machine itself stood still (a paused host: the clock jumps), the
+# guest's watchdogs will blame the guest; TAP.frozen says for how many seconds.
 vm_watch() {
-	local guest=$1 tap=$2 n
-	for ((n = 0; n < VM_START; n++)); do
-		sleep 1
-		! grep -qE '^# (INSERTED|RUN|END)' "$tap" || return 0
-		kill -0 "$guest" 2>/dev/null || return 0
+	local guest=$1 tap=$2 begin=$SECONDS before=$SECONDS
+	rm -f "$tap.frozen"
+	while sleep 1 && kill -0 "$guest" 2>/dev/null; do
+		((SECONDS - before < 8)) ||
+			echo $((SECONDS - before)) >>"$tap.frozen"
+		before=$SECONDS
+		((SECONDS - begin > VM_START)) || continue
+		! grep -qE '^# (INSERTED|RUN|END)' "$tap" || continue
+		[ "$console" != mon:stdio ] || continue
+		echo "     no sign of life after $VM_START s"
+		kill "$guest" 2>/dev/null || true
+		return
 	done
-	echo "     no sign of life after $VM_START s"
-	kill "$guest"
 }
 
 # vm_boot KERNEL IMAGE CONSOLE TAP: 0 when the guest said it passed. KERNEL is
@@ -227,7 +234,10 @@ vm_boot() {
 		-kernel "$kernel/vmlinux" -initrd "$image" -append "$append" \
 		-serial "$console" -serial "file:$tap" <"$(vm_input)" &
 	local guest=$!
-	[ "$console" = mon:stdio ] || vm_watch "$guest" "$tap" &
+	vm_watch "$guest" "$tap" &
+	local watch=$!
 	wait "$guest" || rc=$?
+	kill "$watch" 2>/dev/null || true
+	wait "$watch" 2>/dev/null || true
 	[ $rc = 1 ] && grep -q '^# END rc=0' "$tap"
 }
