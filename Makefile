@@ -110,13 +110,15 @@ $(LIB)/libfiber.a: $(LIB_AR_OBJ)
 	rm -f $@
 	$(AR) rcs $@ $(LIB_AR_OBJ)
 
-$(LIB)/fiber.pc: Makefile
+# Made anew each time: PREFIX may be another.
+$(LIB)/fiber.pc: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' \
 		'includedir=$(INCLUDEDIR)' '' 'Name: fiber' \
 		'Description: Plain blocking code in very many fibers' \
 		'Version: $(VERSION)' 'Libs: -L$${libdir} -lfiber' \
-		'Libs.private: -lpthread' 'Cflags: -I$${includedir}' >$@
+		'Libs.private: -lpthread' \
+		'Cflags: -I$${includedir} -fstack-clash-protection' >$@
 
 # --- samples, tools, tests ---------------------------------------------------
 
@@ -198,6 +200,8 @@ install: lib
 	$(INSTALL) -m 644 tools/60-fiber.rules $(DESTDIR)$(UDEVDIR)/
 	$(foreach m,$(MAN),$(INSTALL) -D -m 644 $(m) \
 		$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(m)))/$(notdir $(m));)
+	@tools/man-links.sh $(DESTDIR)$(MANDIR)/man3 man/*.3
+	$(if $(DESTDIR),,-ldconfig)
 
 # --- tests -------------------------------------------------------------------
 

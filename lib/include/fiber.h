@@ -45,7 +45,8 @@ int *fiber_errno_location(void);
  * @processors:  how many fibers may run at once; default: the CPUs this
  *               process may use (FIBER_PROCESSORS in the environment wins)
  * @max_carriers: cap on threads made for fibers; default 10000
- * @stack_size:  default stack of a fiber, bytes; default 64 KiB
+ * @stack_size:  default stack of a fiber, bytes; default 64 KiB, of which a
+ *               guard page and the descriptor take about 4.5 KiB
  * @quantum_ns:  how long a fiber may run while others are ready; default 10 ms
  * @grace_ns:    how long a blocked fiber keeps its processor from spares;
  *               default 50 us; FIBER_GRACE_NONE: none
@@ -95,7 +96,10 @@ const char *fiber_backend(void);
  * struct fiber_attr - properties of a new fiber; zero means the default
  * @size: sizeof(struct fiber_attr)
  * @name: copied, at most 15 bytes are kept
- * @stack_size: usable bytes, rounded up
+ * @stack_size: usable bytes at least; rounded up to the next of some sizes,
+ *              which double. Frames larger than a page can jump over the
+ *              guard page unless compiled with -fstack-clash-protection (as
+ *              fiber.pc says)
  */
 struct fiber_attr {
 	size_t size;
@@ -127,7 +131,7 @@ int fiber_join(fiber_t *f, void **result);
 /* fiber_detach - nobody will join f; it is freed when it ends. Any thread. */
 int fiber_detach(fiber_t *f);
 /* fiber_exit - end the calling fiber with this result. Fiber only. */
-_Noreturn void fiber_exit(void *result);
+void fiber_exit(void *result) __attribute__((noreturn));
 
 /* fiber_yield - let other ready fibers run first. No effect elsewhere. */
 void fiber_yield(void);
@@ -141,7 +145,7 @@ int fiber_sleep_until(uint64_t deadline);
 uint64_t fiber_now(void);
 
 fiber_t *fiber_self(void);		/* NULL outside fibers */
-uint64_t fiber_id(const fiber_t *f);	/* 1 or more, never reused */
+uint64_t fiber_id(const fiber_t *f);	/* unique in a run, no order */
 /* Names: at most 15 bytes are kept. The pointer lives as long as f. */
 const char *fiber_name(const fiber_t *f);
 int fiber_set_name(fiber_t *f, const char *name);
