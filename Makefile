@@ -50,7 +50,8 @@ TESTS := $(MODULE_TESTS) $(LIB_TESTS)
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all lib samples tools tests modules modules_install install insmod \
-	rmmod check check-native check-vm check-imports check-dkms demo bench \
+	rmmod check check-native check-vm check-cost check-imports check-dkms \
+	check-model demo bench \
 	deps clean help FORCE
 
 all: lib samples tools
@@ -61,6 +62,8 @@ help:
 	@echo 'make check            all tests; KERNELS="6.1 6.12 7.3" picks the kernels'
 	@echo 'make check-native     library tests on this machine, user backend'
 	@echo 'make check-vm         tests in VMs'
+	@echo 'make check-cost       exact instruction counts in VMs'
+	@echo 'make check-model      the protocol in Promela, and its mutations'
 	@echo 'make check-imports    kernel symbols that the module needs'
 	@echo 'make check-dkms       DKMS cycle in temporary folders'
 	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
@@ -209,9 +212,9 @@ deps:
 	@tools/deps.sh build vm dkms
 
 check:
-	@selftests/check.sh native vm imports dkms
+	@selftests/check.sh native vm cost imports dkms model
 
-check-native check-vm check-imports check-dkms:
+check-native check-vm check-cost check-imports check-dkms check-model:
 	@selftests/check.sh $(@:check-%=%)
 
 demo:

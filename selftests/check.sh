@@ -3,7 +3,7 @@
 #
 # Runs test suites, goes on after failures, counts cases.
 #
-#   check.sh SUITE...        native, vm, imports, dkms
+#   check.sh SUITE...        native, vm, cost, imports, dkms, model
 #
 # KERNELS picks the kernels. Logs are in build/check/. The last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
@@ -17,6 +17,8 @@ read -ra kernels <<<"${KERNELS:-6.1 6.12 7.3}"
 passed=0 failed=0 skipped=0
 
 has() { [[ " $suites " = *" $1 "* ]]; }
+
+needs_kernels() { has vm || has cost || has imports || has dkms; }
 
 say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
@@ -95,6 +97,18 @@ vm_suite() {
 	tally "$log"
 }
 
+# What blocks and preemption cost, in exact instruction counts.
+cost_suite() {
+	local k=$1 log=$LOGS/cost-$1.log
+	say "cost $k"
+	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
+	VM_TAG=cost "$HERE/vm/run.sh" -icount -v -e FIBER_ICOUNT=1 \
+		-backends kernel "$k" "$BUILD/selftests/lib/keepcost" \
+		"$BUILD/selftests/module/cost" >"$log" 2>&1 </dev/null || true
+	grep -aE '^# cost|^ok |^not ok|^ +(ok|FAIL|skip)' "$log" || true
+	tally "$log"
+}
+
 # ready_kernels: those whose module was built
 ready_kernels() {
 	local k
@@ -106,7 +120,8 @@ ready_kernels() {
 deps() {
 	local purposes=(build)
 	if has native; then purposes+=(native); fi
-	if has vm || has imports || has dkms; then purposes+=(vm); fi
+	if needs_kernels; then purposes+=(vm); fi
+	if has model; then purposes+=(model); fi
 	if has dkms; then purposes+=(dkms); fi
 	"$TOP/tools/deps.sh" "${purposes[@]}" ||
 		broken "packages are missing (see above)"
@@ -124,17 +139,21 @@ suites=$*
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
 deps
-if has vm || has imports || has dkms; then
+if needs_kernels; then
 	modules &
 	background=$!
 fi
-if has native || has vm; then
+if has native || has vm || has cost; then
 	make_it "library, samples and tests" all tests
 fi
 if has native; then suite native "$HERE/native.sh"; fi
 if has vm; then
 	for k in "${kernels[@]}"; do vm_suite "$k"; done
 fi
+if has cost; then
+	for k in "${kernels[@]}"; do cost_suite "$k"; done
+fi
+if has model; then suite model "$HERE/model.sh"; fi
 if has imports || has dkms; then
 	mapfile -t ready < <(ready_kernels)
 	[ ${#ready[@]} -gt 0 ] || broken "no module was built"

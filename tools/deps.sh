@@ -3,7 +3,7 @@
 #
 # Debian packages by purpose: says which are missing, then installs those.
 #
-#   deps.sh PURPOSE...     build, native, vm, demo, dkms, bench
+#   deps.sh PURPOSE...     build, native, vm, model, demo, dkms, bench
 #
 # DEPS=no: install nothing.
 
@@ -15,11 +15,12 @@ packages() {
 	native) echo curl ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
+	model) echo spin ;;
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, vm, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, vm, model, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
 }

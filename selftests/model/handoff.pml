@@ -14,13 +14,14 @@
  * owns one processor, owners + idle + in flight = NP. A carrier in user code
  * owns a processor.
  *
+ * With -DFOREVER a block need not end: whoever waits must get the processor all
+ * the same. With -DCLOSE the file is closed at any moment.
+ *
  * Mutations, each of which must fail (selftests/model.sh):
  *   -DNO_RECHECK   a carrier keeps its processor without looking again
  *   -DNO_DISARM    the edge notifier stays on the CPU's list at sched_out
  *   -DPAGE_FLAG    the in-fiber flag lives in the processor's page
  *   -DNO_EDGE      a signal handler may start without a processor
- *   -DNO_KICK      a flight that begins while the grace timer is armed for an
- *                  older one is not looked at when somebody waits
  */
 
 #ifndef NP
@@ -37,7 +38,7 @@
 
 mtype = { IDLE, OWNED, FLIGHT };		/* processors */
 mtype = { NOT, READY, SPARE };			/* carrier.wait */
-mtype = { RUNNING, KEEPING, LOST };		/* carrier.hold */
+mtype = { RUNNING, KEEPING, ASIDE, LOST };		/* carrier.hold */
 
 mtype pstate[NP];
 byte owner[NP];
@@ -201,6 +202,11 @@ inline find(c)
 				avail--;
 				take(x_i);
 				x_n = x_i
+			:: hold[x_o] == ASIDE ->	/* on this CPU */
+				hold[x_o] = LOST;
+				take(x_i);
+				x_n = x_i
+			:: hold[x_o] == ASIDE -> x_i++	/* on another */
 			:: else -> x_i++
 			fi;
 			x_o = 0
@@ -264,12 +270,8 @@ inline fly(c)
 		in_grace[x_n] = takeover && !ended[c];
 		take(x_n);
 		if
-#ifdef NO_KICK
-		:: !grace_armed[x_n] || !in_grace[x_n] -> settle_queued[x_n] = true
-#else
 		:: !grace_armed[x_n] || !in_grace[x_n] || nfifo > 0 ->
 			settle_queued[x_n] = true
-#endif
 		:: else
 		fi;
 		x_n = 0
@@ -319,6 +321,7 @@ inline unblock(c)
 {
 	atomic {
 		if
+		:: hold[c] == ASIDE -> hold[c] = RUNNING
 		:: hold[c] == KEEPING -> hold[c] = RUNNING; avail--
 		:: hold[c] == LOST -> hold[c] = RUNNING; need[c] = true
 		:: else
@@ -441,8 +444,12 @@ proctype carrier(byte c)
 		assert(dead || proc[c] == mine);
 		mine = NONE;
 		in_fiber[c] = true;
-		/* A blocking system call. */
+		/* Another task runs instead, or a blocking system call. */
 		if
+		:: proc[c] != NONE ->
+			armed[c] = false;
+			oncpu[c] = false;
+			hold[c] = ASIDE
 		:: proc[c] != NONE ->
 #ifndef NO_DISARM
 			armed[c] = false;
@@ -451,6 +458,12 @@ proctype carrier(byte c)
 			block(c)
 		:: else
 		fi;
+#ifdef FOREVER
+		if
+		:: hold[c] != ASIDE -> endf: (false)	/* it never returns */
+		:: true
+		fi;
+#endif
 		/* ... and back. */
 		oncpu[c] = true;
 		unblock(c);
@@ -460,11 +473,12 @@ proctype carrier(byte c)
 	/* Preempted or idle carriers give their processor away and come back. */
 	if
 	:: dead || proc[c] == NONE -> skip
-	:: true ->
+	:: !dead && proc[c] != NONE ->
 		in_fiber[c] = false;
 		atomic {
 			if
-			:: nfifo > 0 ->
+			:: dead || proc[c] == NONE -> skip
+			:: !dead && proc[c] != NONE && nfifo > 0 ->
 				mine = proc[c];
 				take(mine);
 				x_n = fifo[0];
@@ -473,13 +487,15 @@ proctype carrier(byte c)
 			fi;
 			mine = NONE;
 			x_n = 0; x_i = 0;
-			wait[c] = SPARE;
-			nspare++
+			if
+			:: !dead -> wait[c] = SPARE; nspare++
+			:: else
+			fi
 		};
 		check();
 		oncpu[c] = false;
 		/* A spare sleeps until it is given one, or the process ends. */
-		if
+ends:		if
 		:: wait[c] == NOT -> skip
 		:: nended + nspare >= NC && wait[c] == SPARE ->
 			atomic { if :: wait[c] == SPARE -> dequeue(c) :: else fi; x_i = 0 }

@@ -1,0 +1,76 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Checks selftests/model/*.pml with spin. TAP.
+#
+# The model must hold as it is, and each mutation of it must fail: a property
+# that no mutation breaks is no property.
+
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+BUILD=${BUILD:-$HERE/../build}/model
+n=0
+
+die() {
+	echo "1..0 # SKIP $*"
+	exit 4
+}
+
+# run NAME FLAG...: prints what the checker found
+run() {
+	local dir=$BUILD/$1
+	shift
+	rm -rf "$dir"
+	mkdir -p "$dir"
+	(
+		cd "$dir"
+		spin -a "$@" "$HERE/model/handoff.pml" >spin.log
+		${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 \
+			-DMEMLIM=6000 -o pan pan.c
+		timeout "${LIMIT:-600}" ./pan -m300000 -w24 >pan.log 2>&1 || true
+		cat pan.log
+	)
+}
+
+case_() {
+	n=$((n + 1))
+	echo "$1 $n $2"
+}
+
+# holds NAME FLAG...: searched to the end, no error
+holds() {
+	local out
+	out=$(run "$@")
+	if grep -q 'errors: 0' <<<"$out" &&
+	   ! grep -qE 'max search depth|out of memory|not completed' <<<"$out"
+	then
+		echo "# $1: $(grep -m1 'states, stored' <<<"$out" | tr -s ' ')"
+		case_ ok "$1 holds"
+	else
+		tail -n 20 <<<"$out" | sed 's/^/# /'
+		case_ 'not ok' "$1 holds"
+	fi
+}
+
+# breaks NAME FLAG...: the checker must find something
+breaks() {
+	local out
+	out=$(run "$@")
+	if grep -qE 'errors: [1-9]' <<<"$out"; then
+		echo "# $1: $(grep -m1 'pan:1' <<<"$out")"
+		case_ ok "$1 is found"
+	else
+		case_ 'not ok' "$1 is found"
+	fi
+}
+
+command -v spin >/dev/null || die "spin is not installed: tools/deps.sh model"
+echo 'TAP version 13'
+holds handoff -DNC=2 -DBLOCKS=1
+holds blocks-that-never-end -DNC=2 -DBLOCKS=1 -DFOREVER
+holds file-closed -DNC=2 -DBLOCKS=1 -DCLOSE
+breaks no-recheck -DNC=2 -DBLOCKS=1 -DFOREVER -DNO_RECHECK
+breaks no-disarm -DNC=2 -DBLOCKS=1 -DNO_DISARM
+breaks flag-in-processor-page -DNC=2 -DNP=2 -DBLOCKS=1 -DPAGE_FLAG
+breaks no-edge-for-signal-handlers -DNC=2 -DBLOCKS=1 -DNO_EDGE
+echo "1..$n"
