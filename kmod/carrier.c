@@ -37,10 +37,12 @@ static void reap(struct work_struct *work)
 
 	irq_work_sync(&c->end);
 	hrtimer_cancel(&c->quantum);
-	raw_spin_lock_irq(&g->lock);
+	mutex_lock(&g->members);
 	list_del(&c->all);
 	for (i = 0; i < FIBER_STATS; i++)
 		g->gone_stat[i] += c->stat[i];
+	mutex_unlock(&g->members);
+	raw_spin_lock_irq(&g->lock);
 	WRITE_ONCE(g->info->carriers, g->info->carriers - 1);
 	raw_spin_unlock_irq(&g->lock);
 	ida_free(&g->ids, c->index);
@@ -147,8 +149,10 @@ static void join_group(struct fiber_carrier *c)
 
 	kref_get(&g->ref);
 	__module_get(THIS_MODULE);
-	raw_spin_lock_irq(&g->lock);
+	mutex_lock(&g->members);
 	list_add_tail(&c->all, &g->carriers);
+	mutex_unlock(&g->members);
+	raw_spin_lock_irq(&g->lock);
 	WRITE_ONCE(g->info->carriers, g->info->carriers + 1);
 	raw_spin_unlock_irq(&g->lock);
 	preempt_disable();

@@ -60,9 +60,11 @@ static int group_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	kref_init(&g->ref);
 	mutex_init(&g->setup);
+	mutex_init(&g->members);
 	raw_spin_lock_init(&g->lock);
 	INIT_LIST_HEAD(&g->carriers);
 	INIT_LIST_HEAD(&g->ready);
+	INIT_LIST_HEAD(&g->turned);
 	INIT_LIST_HEAD(&g->spares);
 	INIT_LIST_HEAD(&g->idle);
 	INIT_LIST_HEAD(&g->flight);
@@ -131,11 +133,14 @@ static void group_fdinfo(struct seq_file *m, struct file *file)
 	/* Pairs with the release in group_setup(), ioctl.c. */
 	if (!smp_load_acquire(&g->ready_to_use))
 		return;
-	raw_spin_lock_irq(&g->lock);
+	/* Not under ->lock, which the scheduler's hooks wait for. */
+	mutex_lock(&g->members);
 	memcpy(stat, g->gone_stat, sizeof(stat));
 	list_for_each_entry(c, &g->carriers, all)
 		for (i = 0; i < FIBER_STATS; i++)
 			stat[i] += READ_ONCE(c->stat[i]);
+	mutex_unlock(&g->members);
+	raw_spin_lock_irq(&g->lock);
 	memcpy(nr, g->nr, sizeof(nr));
 	waiting = g->info->waiting;
 	spares = g->info->spares;

@@ -228,20 +228,6 @@ struct fiber_processor *fiber_find(struct fiber_group *g, struct fiber_carrier *
 	return p ?: fiber_find_kept(g) ?: find_aside(g);
 }
 
-/* Behind all that rank before it: most often at the end. */
-static void queue_ready(struct fiber_group *g, struct fiber_carrier *c)
-{
-	struct fiber_carrier *at;
-
-	list_for_each_entry_reverse(at, &g->ready, node)
-		if (at->rank <= c->rank)
-			break;
-	list_add(&c->node, &at->node);
-	WRITE_ONCE(g->info->waiting, g->info->waiting + 1);
-	if (c->turned)
-		WRITE_ONCE(g->info->turned, g->info->turned + 1);
-}
-
 void fiber_enqueue(struct fiber_carrier *c, enum fiber_wait wait, bool turned)
 {
 	struct fiber_group *g = c->group;
@@ -251,7 +237,10 @@ void fiber_enqueue(struct fiber_carrier *c, enum fiber_wait wait, bool turned)
 	c->turned = turned;
 	if (wait == FIBER_WAITS_READY) {
 		c->rank = ktime_get_mono_fast_ns() + (turned ? g->quantum_ns : 0);
-		queue_ready(g, c);
+		list_add_tail(&c->node, turned ? &g->turned : &g->ready);
+		WRITE_ONCE(g->info->waiting, g->info->waiting + 1);
+		if (turned)
+			WRITE_ONCE(g->info->turned, g->info->turned + 1);
 	} else {
 		list_add(&c->node, &g->spares);
 		WRITE_ONCE(g->info->spares, g->info->spares + 1);
@@ -341,7 +330,11 @@ static struct task_struct *place(struct fiber_processor *p, u64 *grace)
 		return fiber_grant(p, c, p->why);
 	if (g->dead || (!c && !fiber_wanted(p))) {
 		fiber_rest(p);
-		return NULL;
+		p->since = 0;
+		/* avail++ before the look. Pairs with the publisher's (uapi). */
+		smp_mb();
+		if (g->dead || !fiber_wanted(p))
+			return NULL;
 	}
 	*grace = grace_left(p);
 	if (*grace)
@@ -352,7 +345,8 @@ static struct task_struct *place(struct fiber_processor *p, u64 *grace)
 		p->short_of_spares = true;
 		return fiber_grant(p, c, p->why);
 	}
-	fiber_rest(p);
+	if (p->state == FIBER_FLIGHT)
+		fiber_rest(p);
 	return fiber_call_keeper(g);
 }
 
@@ -428,7 +422,7 @@ static void fly(struct fiber_carrier *c, u32 why, u64 since)
 	bool now;
 
 	fiber_take(p, why, since);
-	now = !p->grace_armed || !since || !list_empty(&g->ready);
+	now = !p->grace_armed || !since || fiber_first_ready(g);
 	fiber_group_unlock(g, flags);
 	if (now)
 		irq_work_queue(&p->settle);

@@ -34,9 +34,16 @@ static inline void fiber_wake(struct task_struct *task)
 		wake_up_process(task);
 }
 
+/* The first of those that wait to continue, by rank. */
 static inline struct fiber_carrier *fiber_first_ready(struct fiber_group *g)
 {
-	return list_first_entry_or_null(&g->ready, struct fiber_carrier, node);
+	struct fiber_carrier *c, *t;
+
+	c = list_first_entry_or_null(&g->ready, struct fiber_carrier, node);
+	t = list_first_entry_or_null(&g->turned, struct fiber_carrier, node);
+	if (!c || !t)
+		return c ?: t;
+	return c->rank <= t->rank ? c : t;
 }
 
 static inline struct fiber_carrier *fiber_first_spare(struct fiber_group *g)

@@ -55,7 +55,7 @@ enum fiber_processor_state {
 /* What a carrier waits for. */
 enum fiber_wait {
 	FIBER_WAITS_NOT,
-	FIBER_WAITS_READY,	/* on group->ready */
+	FIBER_WAITS_READY,	/* on group->ready or ->turned */
 	FIBER_WAITS_SPARE,	/* on group->spares */
 };
 
@@ -127,8 +127,8 @@ struct fiber_carrier {
 	u32 event;
 	bool turned;			/* READY: it gave its processor away */
 	u64 rank;			/* READY: place in the queue, ns */
-	struct list_head node;		/* group->ready or ->spares */
-	struct list_head all;		/* group->carriers */
+	struct list_head node;		/* group->ready, ->turned or ->spares */
+	struct list_head all;		/* group->carriers, under ->members */
 
 	atomic_t hold;			/* enum fiber_hold */
 
@@ -169,7 +169,7 @@ struct fiber_group {
 	struct kref ref;		/* the file; each carrier */
 	struct mm_struct *mm;		/* pinned by mmgrab, compared only */
 	void *files;			/* the opener's files_struct, compared only */
-	struct mutex setup;		/* SETUP, ATTACH, STACKS, TEXT */
+	struct mutex setup;		/* SETUP, ATTACH, STACKS, TEXT; killable */
 
 	/* constant after SETUP */
 	u32 nr_processors, max_carriers, min_spares;
@@ -181,16 +181,19 @@ struct fiber_group {
 	struct page **carrier_page;	/* [max_carriers], NULL or allocated once */
 	bool ready_to_use;		/* release/acquire: SETUP is complete */
 
-	raw_spinlock_t lock;
+	struct mutex members;		/* carriers, gone_stat */
 	struct list_head carriers;
-	struct list_head ready;		/* by rank: first come, first served */
+	u64 gone_stat[FIBER_STATS];	/* of carriers that ended */
+
+	raw_spinlock_t lock;
+	struct list_head ready;		/* back from a block, oldest first */
+	struct list_head turned;	/* gave their processor away, oldest first */
 	struct list_head spares;	/* last in, first out: warm caches */
 	struct list_head idle;
 	struct list_head flight;	/* oldest first */
 	u32 nr[FIBER_STATES];
 	struct task_struct *keeper;	/* sleeps in FIBER_IOC_KEEP */
 	bool dead;
-	u64 gone_stat[FIBER_STATS];	/* of carriers that ended */
 	u64 wakes, violations;
 
 	struct ida ids;
@@ -273,6 +276,7 @@ void fiber_group_put(struct fiber_group *g);
 long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 bool fiber_text_ok(struct fiber_group *g, unsigned long ip);
 bool fiber_stack_ok(struct fiber_group *g, unsigned long sp);
+bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b);
 
 /* main.c: parameters */
 extern unsigned int fiber_max_carriers;

@@ -9,6 +9,7 @@
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -43,6 +44,18 @@ bool fiber_text_ok(struct fiber_group *g, unsigned long ip)
 	return false;
 }
 
+static const struct fiber_arena *find_arena(struct fiber_group *g, unsigned long sp)
+{
+	const struct fiber_arena *a = g->arenas.entry;
+	/* Pairs with the release in add_entry(). */
+	unsigned int i, nr = smp_load_acquire(&g->arenas.nr);
+
+	for (i = 0; i < nr; i++)
+		if (sp > a[i].base && sp <= a[i].end)
+			return &a[i];
+	return NULL;
+}
+
 /**
  * fiber_stack_ok - is there room for the PREEMPT trampoline?
  * @g: set up
@@ -52,15 +65,30 @@ bool fiber_text_ok(struct fiber_group *g, unsigned long ip)
  */
 bool fiber_stack_ok(struct fiber_group *g, unsigned long sp)
 {
-	const struct fiber_arena *a = g->arenas.entry;
-	/* Pairs with the release in add_entry(). */
-	unsigned int i, nr = smp_load_acquire(&g->arenas.nr);
+	const struct fiber_arena *a = find_arena(g, sp);
 
-	for (i = 0; i < nr; i++)
-		if (sp > a[i].base && sp <= a[i].end)
-			return (sp - 1 - a[i].base) % a[i].stride >=
-				a[i].guard + FIBER_PREEMPT_STACK;
-	return !nr;
+	if (!a)
+		return !READ_ONCE(g->arenas.nr);
+	return (sp - 1 - a->base) % a->stride >= a->guard + FIBER_PREEMPT_STACK;
+}
+
+/**
+ * fiber_stack_same - are two user addresses on one stack?
+ * @g: set up
+ * @a: user stack pointer
+ * @b: another, below it
+ *
+ * Without registered arenas: if they are less than a megabyte apart.
+ */
+bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b)
+{
+	const struct fiber_arena *arena = find_arena(g, a);
+
+	if (!arena)
+		return !READ_ONCE(g->arenas.nr) && a - b < SZ_1M;
+	return arena == find_arena(g, b) &&
+	       (a - 1 - arena->base) / arena->stride ==
+	       (b - 1 - arena->base) / arena->stride;
 }
 
 static int query(void __user *uarg)
@@ -363,7 +391,9 @@ long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	default:
 		return -ENOTTY;
 	}
-	mutex_lock(&g->setup);
+	/* The holder may sleep in a page fault for as long as it likes. */
+	if (mutex_lock_killable(&g->setup))
+		return -EINTR;
 	err = ioctl_setup(g, cmd, uarg);
 	mutex_unlock(&g->setup);
 	return err;

@@ -47,7 +47,7 @@ static bool uprobe_active(void)
  * How many slots are filled. One is filled from the redirect until the
  * trampoline has taken it, a few instructions; only a signal handler can come
  * between. If that left by longjmp, the slot stays: the stack pointer is then
- * above where it was (on a signal stack it says nothing).
+ * above where it was, on the same stack (on a signal stack it says nothing).
  */
 static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 {
@@ -56,7 +56,8 @@ static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 
 	if (likely(!depth) || on_sig_stack(sp))
 		return depth;
-	while (depth && sp > c->slot_sp[depth - 1])
+	while (depth && sp > c->slot_sp[depth - 1] &&
+	       fiber_stack_same(c->group, sp, c->slot_sp[depth - 1]))
 		depth--;
 	if (depth != was)
 		WRITE_ONCE(c->page->depth, depth);

@@ -263,7 +263,8 @@ int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline)
 	if (!err)
 		err = end_wait(c);
 	if (!err)
-		c->need = false;
+		WRITE_ONCE(c->need, false);
+	/* In this order: from here on sched_in may set need. */
 	WRITE_ONCE(c->waiting, false);
 	if (!err)
 		fiber_quantum_start(c);

@@ -179,6 +179,8 @@ struct fb_runtime {
 
 	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
 	uint64_t plain_spawned;		/* atomic */
+	uint32_t visitors;		/* atomic: plain threads inside a call */
+	uint32_t closing;		/* atomic: fiber_fini decides */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
 	uint32_t ncarriers;		/* atomic: threads that live */

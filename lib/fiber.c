@@ -38,6 +38,7 @@
  * block from our pool needs this carrier to switch first.
  */
 #include <linux/futex.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -199,14 +200,43 @@ static void set_name(struct fiber *f, const char *name)
 	f->name[n] = 0;
 }
 
-static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
-		       void *(*fn)(void *), void *arg)
+/*
+ * A plain thread is inside a call: fiber_fini must not take the runtime away.
+ *
+ *	visit				fiber_fini
+ *	visitors++			closing = 1
+ *	full barrier			full barrier
+ *	closing: leave, try again	visitors: closing = 0, -EBUSY
+ *
+ * False: there is no runtime (any more).
+ */
+static bool visit(void)
+{
+	for (;;) {
+		/* Pairs with the exchange of closing in fiber_fini. */
+		__atomic_add_fetch(&fb_rt.visitors, 1, __ATOMIC_SEQ_CST);
+		if (!__atomic_load_n(&fb_rt.closing, __ATOMIC_SEQ_CST) &&
+		    FB_ACQUIRE(fb_rt.state) == FB_ON)
+			return true;
+		__atomic_sub_fetch(&fb_rt.visitors, 1, __ATOMIC_RELEASE);
+		if (FB_ACQUIRE(fb_rt.state) != FB_ON)
+			return false;
+		sched_yield();
+	}
+}
+
+static void visit_end(void)
+{
+	/* Our last touch. Pairs with the look at visitors in fiber_fini. */
+	__atomic_sub_fetch(&fb_rt.visitors, 1, __ATOMIC_RELEASE);
+}
+
+static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
+			  void *(*fn)(void *), void *arg)
 {
 	struct fiber *f;
 	uint64_t n;
 
-	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
-		return -EPERM;
 	f = fb_stack_get(NULL, attr ? attr->stack_size : 0);
 	if (!f)
 		return -ENOMEM;
@@ -221,6 +251,18 @@ static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
 		*out = f;
 	fb_sched_ready_global(f);
 	return 0;
+}
+
+static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
+		       void *(*fn)(void *), void *arg)
+{
+	int r;
+
+	if (!visit())
+		return -EPERM;
+	r = spawn_visiting(out, attr, fn, arg);
+	visit_end();
+	return r;
 }
 
 /* Go on as f, the caller being the newest ready fiber; later, as the caller. */
@@ -342,10 +384,12 @@ static int join_plain(fiber_t *f, void **result)
 {
 	struct plain_wait w = { 0 };
 	uintptr_t old = FB_JOIN_NONE;
+	bool visiting;
 	void *value;
 
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
+	visiting = visit();	/* no: the runtime was abandoned */
 	if (__atomic_compare_exchange_n(&f->join, &old,
 					(uintptr_t)&w + PLAIN_TAG, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -355,6 +399,8 @@ static int join_plain(fiber_t *f, void **result)
 		fb_die("a fiber is joined twice, or joined and detached");
 	value = f->result;
 	fb_stack_put_slow(NULL, f);
+	if (visiting)
+		visit_end();
 	if (result)
 		*result = value;
 	return 0;
@@ -412,13 +458,10 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 	return 0;
 }
 
-FB_EXPORT int fiber_detach(fiber_t *f)
+static int detach(struct fb_carrier *c, fiber_t *f)
 {
-	struct fb_carrier *c = fb_current();
 	uintptr_t old = FB_JOIN_NONE;
 
-	if (!c && FB_READ(fb_rt.state) == FB_FORKED)
-		return -EPERM;
 	if (__atomic_compare_exchange_n(&f->join, &old, FB_JOIN_DETACHED, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return 0;
@@ -430,6 +473,22 @@ FB_EXPORT int fiber_detach(fiber_t *f)
 	} else {
 		fb_stack_put_slow(NULL, f);
 	}
+	return 0;
+}
+
+FB_EXPORT int fiber_detach(fiber_t *f)
+{
+	struct fb_carrier *c = fb_current();
+	bool visiting;
+
+	if (c)
+		return detach(c, f);
+	if (FB_READ(fb_rt.state) == FB_FORKED)
+		return -EPERM;
+	visiting = visit();	/* no: the runtime was abandoned */
+	detach(NULL, f);
+	if (visiting)
+		visit_end();
 	return 0;
 }
 

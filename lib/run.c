@@ -392,20 +392,35 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 	return r;
 }
 
+/* Nobody is alive and no plain thread is inside a call; none comes any more. */
+static bool may_close(void)
+{
+	/* Pairs with visit() in fiber.c. One decides at a time. */
+	if (__atomic_exchange_n(&fb_rt.closing, 1, __ATOMIC_SEQ_CST))
+		return false;
+	if (!__atomic_load_n(&fb_rt.visitors, __ATOMIC_SEQ_CST) &&
+	    !fb_fiber_alive())
+		return true;
+	FB_RELEASE(fb_rt.closing, 0);
+	return false;
+}
+
 FB_EXPORT int fiber_fini(void)
 {
-	uint32_t state = FB_ON;
+	uint32_t state = FB_ACQUIRE(fb_rt.state);
 	int err = errno;
 
-	if (FB_READ(fb_rt.state) == FB_FORKED)
+	if (state == FB_FORKED)
 		return -EPERM;
-	if (fb_current() || (FB_READ(fb_rt.state) >= FB_ON && fb_fiber_alive()))
+	if (fb_current() || (state == FB_ABANDONED && fb_fiber_alive()))
 		return -EBUSY;
-	if (!__atomic_compare_exchange_n(&fb_rt.state, &state, FB_STOPPING,
-					 false, __ATOMIC_ACQ_REL,
-					 __ATOMIC_RELAXED))
+	if (state != FB_ON)
 		return -EPERM;
+	if (!may_close())
+		return -EBUSY;
+	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	stop();
+	FB_RELEASE(fb_rt.closing, 0);
 	errno = err;
 	return 0;
 }

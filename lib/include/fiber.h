@@ -74,7 +74,9 @@ int fiber_run(int (*main)(void *), void *arg);
 /*
  * The embedding form, for programs that own main(): fiber_init starts the
  * runtime (cfg may be NULL), plain threads then spawn fibers and wait for them
- * with fiber_join; fiber_fini stops it: -EBUSY while fibers are alive.
+ * with fiber_join; fiber_fini stops it: -EBUSY while fibers are alive or a plain
+ * thread is inside a call. It ends the life of every fiber: a handle that was
+ * neither joined nor detached before must not be used after.
  */
 int fiber_init(const struct fiber_config *cfg);
 int fiber_fini(void);
