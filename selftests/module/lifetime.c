@@ -387,6 +387,49 @@ TEST(close_while_returning)
 	EXPECT_EQ(-ESHUTDOWN, raw_acquire_error);
 }
 
+static int pipe_of_blocked[2];
+static unsigned int taken_over, back_again;
+
+static void *blocks_in_fiber(void *arg)
+{
+	char byte;
+
+	raw_attach();
+	raw_own(FIBER_WAIT_READY);
+	raw_takeover(FIBER_TAKEOVER_READY);
+	raw_enter();
+	if (read(pipe_of_blocked[0], &byte, 1) == 1)
+		STORE(back_again, 1);
+	return NULL;
+}
+
+static void *takes_over(void *arg)
+{
+	raw_attach();
+	STORE(taken_over, !raw_wait(FIBER_WAIT_SPARE, 0, NULL));
+	RAW_UNTIL(LOAD(back_again));
+	return NULL;
+}
+
+/* It comes back without a processor, and with a quantum to look after. */
+TEST(close_while_blocked)
+{
+	pthread_t t[2];
+
+	START(.quantum_ns = 1000000, .preempt = true);
+	ASSERT_EQ(0, pipe(pipe_of_blocked));
+	t[0] = raw_thread(takes_over, NULL);
+	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
+	t[1] = raw_thread(blocks_in_fiber, NULL);
+	ASSERT_TRUE(RAW_UNTIL(LOAD(taken_over)));
+	raw_sleep(20000);
+	EXPECT_EQ(0, close(raw_fd));
+	ASSERT_EQ(1, write(pipe_of_blocked[1], "x", 1));
+	EXPECT_TRUE(RAW_UNTIL(LOAD(back_again)));
+	pthread_join(t[0], NULL);
+	pthread_join(t[1], NULL);
+}
+
 TEST(close_then_commands)
 {
 	struct fiber_attach_args a = {};
