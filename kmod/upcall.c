@@ -49,6 +49,14 @@ static bool uprobe_active(void)
  * between. If that left by longjmp, the slot stays: the stack pointer is then
  * above where it was, on the same stack (on a signal stack it says nothing).
  */
+static bool left_behind(struct fiber_carrier *c, unsigned long sp,
+			unsigned long slot_sp)
+{
+	if (!slot_sp)
+		return true;	/* never filled: user space made it up */
+	return sp > slot_sp && fiber_stack_same(c->group, sp, slot_sp);
+}
+
 static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 {
 	u32 depth = min_t(u32, READ_ONCE(c->page->depth), FIBER_SLOTS), was = depth;
@@ -56,8 +64,7 @@ static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 
 	if (likely(!depth) || on_sig_stack(sp))
 		return depth;
-	while (depth && sp > c->slot_sp[depth - 1] &&
-	       fiber_stack_same(c->group, sp, c->slot_sp[depth - 1]))
+	while (depth && left_behind(c, sp, c->slot_sp[depth - 1]))
 		depth--;
 	if (depth != was)
 		WRITE_ONCE(c->page->depth, depth);
