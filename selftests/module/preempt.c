@@ -181,7 +181,7 @@ TEST(registers_survive)
 	START(.quantum_ns = 50000, .preempt = true);
 	for (i = 0; i < 3; i++)
 		t[i] = raw_thread(check_registers, &c[i]);
-	end = raw_now() + 15000000000ULL;
+	end = raw_now() + 75000000000ULL;
 	while (raw_now() < end && st.preempts < 50000) {
 		raw_sleep(20000);
 		ASSERT_EQ(0, raw_stats(&st));
