@@ -21,6 +21,28 @@ static void *hog(void *arg)
 
 /* ---- shares ---- */
 
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * SEC + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * *arg: the CPU time it had. It keeps its thread, so the thread's clock tells;
+ * what it counts does not, for two CPUs of a shared machine have two speeds.
+ */
+static void *timed_hog(void *arg)
+{
+	unsigned long n = 0, *had = arg;
+	uint64_t start = thread_cpu_ns();
+
+	hog(&n);
+	*had = (unsigned long)(thread_cpu_ns() - start);
+	return NULL;
+}
+
 static double share_of_two(double *cpu)
 {
 	static unsigned long n[2];
@@ -29,8 +51,8 @@ static double share_of_two(double *cpu)
 
 	n[0] = n[1] = 0;
 	atomic_store(&stop, 0);
-	f[0] = spawn(hog, &n[0]);
-	f[1] = spawn(hog, &n[1]);
+	f[0] = spawn(timed_hog, &n[0]);
+	f[1] = spawn(timed_hog, &n[1]);
 	t = now_ns();
 	c = cpu_ns();
 	block_ns(2 * SEC);
