@@ -43,12 +43,7 @@ static bool uprobe_active(void)
 #endif
 }
 
-/*
- * How many slots are filled. One is filled from the redirect until the
- * trampoline has taken it, a few instructions; only a signal handler can come
- * between. If that left by longjmp, the slot stays: the stack pointer is then
- * above where it was, on the same stack (on a signal stack it says nothing).
- */
+/* Was the slot filled lower on this stack, by code that has been left since? */
 static bool left_behind(struct fiber_carrier *c, unsigned long sp,
 			unsigned long slot_sp)
 {
@@ -57,6 +52,12 @@ static bool left_behind(struct fiber_carrier *c, unsigned long sp,
 	return sp > slot_sp && fiber_stack_same(c->group, sp, slot_sp);
 }
 
+/*
+ * How many slots are filled. One is filled from the redirect until the
+ * trampoline has taken it, a few instructions; only a signal handler can come
+ * between. If that left by longjmp, the slot stays: the stack pointer is then
+ * above where it was, on the same stack (on a signal stack it says nothing).
+ */
 static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 {
 	u32 depth = min_t(u32, READ_ONCE(c->page->depth), FIBER_SLOTS), was = depth;
