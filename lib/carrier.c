@@ -93,6 +93,7 @@ static void *carrier_main(void *arg)
 	c->errno_loc = &errno;
 	c->tid = (int)syscall(SYS_gettid);
 	r = fb_rt.backend->attach(c);
+	/* Attached. Pairs with the acquire of who made it. */
 	__atomic_fetch_add(&cr.ready, 1, __ATOMIC_RELEASE);
 	if (r) {
 		fb_say("a thread could not become a carrier: %s", strerror(-r));
@@ -102,6 +103,7 @@ static void *carrier_main(void *arg)
 		fb_self = NULL;
 		fb_rt.backend->detach(c);
 	}
+	/* Our last touch. Pairs with the acquire in end_carriers. */
 	__atomic_fetch_sub(&fb_rt.ncarriers, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
@@ -153,7 +155,10 @@ static void make_some(int n)
 	}
 	if (r)
 		nap(RETRY_NS);
-	/* They are no spares yet; do not make them twice. */
+	/*
+	 * They are no spares yet; do not make them twice. Pairs with the release
+	 * in carrier_main.
+	 */
 	while (FB_ACQUIRE(cr.ready) != cr.made)
 		nap(POLL_NS);
 }
@@ -219,7 +224,9 @@ static void join_carriers(void)
 
 static void end_carriers(void)
 {
+	/* Pairs with the looks at the state of plain threads. */
 	FB_RELEASE(fb_rt.state, FB_STOPPING);
+	/* Pairs with the last touch in carrier_main. */
 	while (FB_ACQUIRE(fb_rt.ncarriers)) {
 		fb_rt.backend->wake();
 		nap(POLL_NS);
@@ -235,6 +242,7 @@ int fb_carrier_start(void)
 	/* Enough to begin with; the keeper makes the rest. */
 	for (uint32_t i = 0; !r && i <= fb_rt.nproc; i++)
 		r = carrier_make();
+	/* Pairs with the release in carrier_main. */
 	while (FB_ACQUIRE(cr.ready) != cr.made)
 		nap(POLL_NS);
 	if (!r && FB_ACQUIRE(fb_rt.ncarriers) == 0)

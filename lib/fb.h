@@ -44,6 +44,7 @@ void fb_lock_slow(fb_lock_t *l);
 
 static inline void fb_lock(fb_lock_t *l)
 {
+	/* Pairs with the release in fb_unlock. */
 	if (fb_unlikely(__atomic_exchange_n(&l->held, 1, __ATOMIC_ACQUIRE)))
 		fb_lock_slow(l);
 }

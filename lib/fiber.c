@@ -74,6 +74,7 @@ static void bury(struct fb_carrier *c, void *arg)
 	struct plain_wait *w;
 	uintptr_t old;
 
+	/* Pairs with the same word in join_commit, join_plain and detach. */
 	old = __atomic_exchange_n(&f->join, FB_JOIN_DONE, __ATOMIC_ACQ_REL);
 	if (old == FB_JOIN_NONE)
 		return;
@@ -81,6 +82,7 @@ static void bury(struct fb_carrier *c, void *arg)
 		fb_stack_put(p, f);
 	} else if (old & PLAIN_TAG) {
 		w = (struct plain_wait *)(old - PLAIN_TAG);
+		/* Pairs with the acquire in join_plain. */
 		FB_RELEASE(w->done, 1);
 		/* *w may be gone: a wake of nobody's word does no harm. */
 		futex(&w->done, FUTEX_WAKE, 1);
@@ -113,7 +115,7 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	p->ended++;
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
-	else
+	else	/* Pairs with the acquires of the word in fiber_join. */
 		FB_RELEASE(f->join, FB_JOIN_DONE);
 	c->cur = parent;
 	FB_WRITE(p->page->takeover, takeover | p->watch);
@@ -390,6 +392,7 @@ static int join_plain(fiber_t *f, void **result)
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
 	visiting = visit();	/* no: the runtime was abandoned */
+	/* Both pair with bury(): the exchange and the release of done. */
 	if (__atomic_compare_exchange_n(&f->join, &old,
 					(uintptr_t)&w + PLAIN_TAG, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
@@ -462,6 +465,7 @@ static int detach(struct fb_carrier *c, fiber_t *f)
 {
 	uintptr_t old = FB_JOIN_NONE;
 
+	/* Pairs with the exchange in bury(). */
 	if (__atomic_compare_exchange_n(&f->join, &old, FB_JOIN_DETACHED, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return 0;
@@ -541,6 +545,7 @@ uint64_t fb_fiber_alive(void)
 
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
 		ended += FB_READ(fb_rt.proc[i].ended);
+	/* Ended before spawned. Pairs with the order in which owners count. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
 		spawned += fb_fiber_spawned(&fb_rt.proc[i]);

@@ -99,6 +99,7 @@ int fb_group_sleep(uint32_t *word, uint32_t val, uint64_t deadline)
 		.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000,
 	};
 
+	/* Pairs with the release of whoever changed the word. */
 	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == val) {
 		int r = futex(word, FUTEX_WAIT_BITSET, val, deadline ? &ts : NULL);
 
@@ -124,6 +125,10 @@ void fb_group_lock(void)
 	for (int i = 0; i < 100; i++) {
 		uint32_t free = 0;
 
+		/*
+		 * Pairs with the release in fb_group_unlock, as the exchange
+		 * below.
+		 */
 		if (__atomic_compare_exchange_n(&G->lock, &free, 1, false,
 						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			return;
@@ -135,6 +140,7 @@ void fb_group_lock(void)
 
 void fb_group_unlock(struct fb_group_todo *t)
 {
+	/* Pairs with the acquires in fb_group_lock. */
 	if (__atomic_exchange_n(&G->lock, 0, __ATOMIC_RELEASE) == 2)
 		fb_group_futex_wake(&G->lock, 1);
 	if (!t)
@@ -164,6 +170,7 @@ void fb_group_kick(struct fb_group_todo *t)
 		return;
 	G->asleep = false;
 	fb_group_set_avail();
+	/* Pairs with the acquire in fb_group_sleep. */
 	fb_store_rel(&G->monitor_word, 0);
 	t->monitor = true;
 }
@@ -181,6 +188,7 @@ void fb_group_call_keeper(struct fb_group_todo *t)
 {
 	if (!fb_group_missing())
 		return;
+	/* Pairs with the acquire in fb_group_sleep. */
 	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
 	t->keeper = true;
 }
@@ -265,6 +273,7 @@ struct fb_user_proc *fb_group_proc_of(struct fb_user_carrier *uc)
 
 static void set_owner(struct fb_user_proc *p, struct fb_user_carrier *uc)
 {
+	/* Pairs with the acquires of the monitor. */
 	fb_store_rel(&p->owner, uc);
 	fb_store(&p->page.owner, uc ? uc->index : UINT32_MAX);
 	fb_store(&p->grants, p->grants + 1);
@@ -284,6 +293,10 @@ void fb_group_grant(struct fb_user_proc *p, struct fb_user_carrier *uc,
 	set_owner(p, uc);
 	uc->event = event;
 	fb_store(&uc->state, FB_USER_OWNER);
+	/*
+	 * Event and queues are complete. Pairs with the acquire in
+	 * fb_group_sleep.
+	 */
 	fb_store_rel(&uc->page.processor, index_of(p));
 	fb_store_rel(&uc->word, FB_WORD_GRANTED);
 }
@@ -291,6 +304,7 @@ void fb_group_grant(struct fb_user_proc *p, struct fb_user_carrier *uc,
 /* Take p from its owner; what becomes of both is the caller's to say. */
 void fb_group_release(struct fb_user_proc *p, struct fb_user_carrier *uc)
 {
+	/* Pairs with fb_enter: whoever sees none comes to wait. */
 	fb_store_rel(&uc->page.processor, FB_NO_PROCESSOR);
 	fb_store(&uc->state, FB_USER_AWAY);
 	set_owner(p, NULL);
@@ -406,6 +420,7 @@ bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
 	fb_group_lock();
 	if (G->info->dead || p->owner != uc || fb_load(&p->page.seq) != seq)
 		goto out;
+	/* Pairs with fb_enter: steps a and 2 of RETAKE. */
 	__atomic_exchange_n(&page->processor, FB_NO_PROCESSOR, __ATOMIC_SEQ_CST);
 	if (G->membarrier)
 		fb_group_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
@@ -453,6 +468,7 @@ void fb_group_set_asleep(bool asleep)
 	fb_group_lock();
 	G->asleep = asleep;
 	fb_group_set_avail();
+	/* Pairs with the acquire in fb_group_sleep. */
 	fb_store_rel(&G->monitor_word, asleep);
 	fb_group_unlock(NULL);
 	if (asleep && G->membarrier)

@@ -204,6 +204,7 @@ static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
 
 static void look_at(struct fb_user_proc *p, struct found *f)
 {
+	/* Pairs with the release in set_owner. */
 	struct fb_user_carrier *uc = fb_load_acq(&p->owner);
 	uint32_t takeover = fb_load(&p->page.takeover);
 	uint64_t used, passed, same_for;
@@ -243,6 +244,7 @@ static void look_at_away(struct fb_user_carrier *uc, struct found *f)
 {
 	uint64_t used, passed;
 
+	/* Pairs with the release in user_attach. */
 	if (fb_load_acq(&uc->state) != FB_USER_AWAY ||
 	    fb_load(&uc->page.in_fiber) != 1 ||
 	    fb_load(&uc->page.processor) != FB_NO_PROCESSOR)
@@ -258,6 +260,7 @@ static void look_at_away(struct fb_user_carrier *uc, struct found *f)
 /* A few at a time, once in a millisecond at most. */
 static void look_at_aways(struct found *f)
 {
+	/* Pairs with the release in user_attach. */
 	uint32_t used = fb_load_acq(&G->used);
 
 	if (f->now < away_at + MS)
@@ -284,6 +287,7 @@ static void tick(struct found *f)
 static bool any_owner_runs(void)
 {
 	for (uint32_t i = 0; i < G->nproc; i++) {
+		/* Pairs with the release in set_owner. */
 		struct fb_user_carrier *uc = fb_load_acq(&G->proc[i].owner);
 
 		if (uc && proc_state(uc) == 'R')
@@ -378,6 +382,7 @@ static void *monitor(void *arg)
 	prctl(PR_SET_TIMERSLACK, 1UL);
 	short_slice();
 	own_descriptors();
+	/* Pairs with the unlock in user_close. */
 	while (!fb_load_acq(&G->info->dead)) {
 		tick(&f);
 		heal(&f);
@@ -421,6 +426,7 @@ int fb_monitor_start(void)
 /* info->dead is set. */
 void fb_monitor_stop(void)
 {
+	/* Pairs with the acquire in fb_group_sleep. */
 	fb_store_rel(&G->monitor_word, 0);
 	fb_group_futex_wake(&G->monitor_word, 1);
 	pthread_join(thread, NULL);

@@ -35,6 +35,7 @@ extern const char __stop_fb_text[] __attribute__((weak, visibility("hidden")));
 
 bool fb_preempt_text_ok(uintptr_t ip)
 {
+	/* Pairs with the release in add_range. */
 	uint32_t n = FB_ACQUIRE(text.count);
 
 	for (uint32_t i = 0; i < n; i++)
@@ -173,6 +174,7 @@ FB_EXPORT int fiber_preemptible(const void *addr)
 {
 	struct want w = { (uintptr_t)addr, -ENOENT };
 
+	/* Pairs with the release in fiber_init. */
 	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
 		return -EPERM;
 	/* Under the loader's lock, which keeps two callers apart as well. */

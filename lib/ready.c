@@ -125,6 +125,7 @@ void fb_sched_ready_global(struct fiber *f)
 
 void fb_sched_wake_slow(void)
 {
+	/* Pairs with the avail++ of the backend: see the head comment. */
 	uint32_t avail = FB_ACQUIRE(fb_rt.info->avail), none = FB_SEARCH_NONE;
 	int err = errno;
 
@@ -137,12 +138,14 @@ void fb_sched_wake_slow(void)
 	if (!FB_READ(fb_rt.info->spares) &&
 	    __atomic_exchange_n(&fb_rt.wake_asked, 1, __ATOMIC_RELAXED))
 		goto out;
+	/* Pairs with drop_token and arrive: see the head comment. */
 	if (!__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_WOKEN,
 					 false, __ATOMIC_SEQ_CST,
 					 __ATOMIC_RELAXED))
 		goto out;
 	if (fb_rt.backend->wake() != 1) {
 		none = FB_SEARCH_WOKEN;	/* unless a carrier took it already */
+		/* Pairs with the exchange of whoever takes the token. */
 		__atomic_compare_exchange_n(&fb_rt.search, &none,
 					    FB_SEARCH_NONE, false,
 					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);

@@ -83,6 +83,7 @@ void fb_lock_slow(fb_lock_t *l)
 			else
 				sched_yield();
 		}
+		/* Pairs with the release in fb_unlock. */
 	} while (__atomic_exchange_n(&l->held, 1, __ATOMIC_ACQUIRE));
 }
 
@@ -364,6 +365,7 @@ static void stop(void)
 	fb_stack_fini();
 	end_processors();
 	fb_rt.features = 0;
+	/* Pairs with the exchange of the next fiber_init. */
 	FB_RELEASE(fb_rt.state, FB_OFF);
 }
 
@@ -376,18 +378,21 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
 	pthread_once(&once, watch_fork);
+	/* Pairs with the releases in stop and fiber_run; one caller wins. */
 	if (FB_READ(fb_rt.state) == FB_ABANDONED && !fb_fiber_alive() &&
 	    __atomic_compare_exchange_n(&fb_rt.state, &state, FB_STOPPING,
 					false, __ATOMIC_ACQ_REL,
 					__ATOMIC_RELAXED))
 		stop();
 	state = FB_OFF;
+	/* Pairs with the release in stop; one caller wins. */
 	if (!__atomic_compare_exchange_n(&fb_rt.state, &state, FB_STARTING,
 					 false, __ATOMIC_ACQ_REL,
 					 __ATOMIC_RELAXED))
 		return -EBUSY;
 	r = start(cfg);
 	errno = err;
+	/* Pairs with all looks at the state. */
 	FB_RELEASE(fb_rt.state, r ? FB_OFF : FB_ON);
 	return r;
 }
@@ -401,12 +406,14 @@ static bool may_close(void)
 	if (!__atomic_load_n(&fb_rt.visitors, __ATOMIC_SEQ_CST) &&
 	    !fb_fiber_alive())
 		return true;
+	/* Pairs with the load in visit(). */
 	FB_RELEASE(fb_rt.closing, 0);
 	return false;
 }
 
 FB_EXPORT int fiber_fini(void)
 {
+	/* Pairs with the releases of the state. */
 	uint32_t state = FB_ACQUIRE(fb_rt.state);
 	int err = errno;
 
@@ -418,6 +425,7 @@ FB_EXPORT int fiber_fini(void)
 		return -EPERM;
 	if (!may_close())
 		return -EBUSY;
+	/* State and closing pair with visit() and the looks at the state. */
 	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	stop();
 	FB_RELEASE(fb_rt.closing, 0);
@@ -458,6 +466,7 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	if (!r)
 		r = fiber_join(f, NULL);
 	if (fb_fiber_alive())
+		/* Pairs with the exchange in fiber_init. */
 		FB_RELEASE(fb_rt.state, FB_ABANDONED);
 	else
 		fiber_fini();
@@ -473,6 +482,7 @@ FB_EXPORT uint64_t fiber_features(void)
 
 FB_EXPORT const char *fiber_backend(void)
 {
+	/* Pairs with the release in fiber_init. */
 	return FB_ACQUIRE(fb_rt.state) < FB_ON ? "not started" : backend_line;
 }
 
@@ -483,6 +493,7 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 
 	if (!st || st->size < sizeof(st->size))
 		return -EINVAL;
+	/* Pairs with the release in fiber_init. */
 	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
 		return -EPERM;
 	s.size = st->size < sizeof(s) ? st->size : sizeof(s);

@@ -99,6 +99,7 @@ uint32_t fb_runq_overflow(struct fb_runq *q, struct fiber **head,
 {
 	uint32_t n = FB_RUNQ_BATCH, i, h;
 
+	/* Pairs with the head compare-exchange of thieves. */
 	h = __atomic_load_n(&q->head, __ATOMIC_ACQUIRE);
 	if (q->tail - h < n)	/* thieves were faster */
 		return 0;
@@ -123,6 +124,7 @@ uint32_t fb_runq_overflow(struct fb_runq *q, struct fiber **head,
  */
 static struct fiber *steal_one(struct fb_runq *from, bool last)
 {
+	/* Pairs with the head exchanges of the owner and of other thieves. */
 	uint32_t h = __atomic_load_n(&from->head, __ATOMIC_ACQUIRE), t;
 	struct fb_ring *r;
 	struct fiber *f;
@@ -151,6 +153,7 @@ static struct fiber *steal_next(struct fb_runq *from)
 {
 	if (!__atomic_load_n(&from->next, __ATOMIC_RELAXED))
 		return NULL;
+	/* Pairs with the exchange in fb_runq_swap_next. */
 	return __atomic_exchange_n(&from->next, NULL, __ATOMIC_ACQ_REL);
 }
 

@@ -162,6 +162,7 @@ FB_INLINE void fb_runq_publish(struct fb_runq *q)
 FB_INLINE void fb_runq_publish_some(struct fb_runq *q)
 {
 	if ((int32_t)(q->tail - q->split) >= (int32_t)FB_RUNQ_KEEP)
+		/* Pairs with the split load of steal_one(). */
 		__atomic_store_n(&q->split, q->tail - FB_RUNQ_KEEP / 2,
 				 __ATOMIC_RELEASE);
 }
@@ -195,6 +196,7 @@ FB_INLINE void fb_runq_prefetch(struct fb_runq *q, uint32_t h)
 /* Oldest entry of the ring. Owner only (thieves have fb_runq_steal). */
 FB_INLINE struct fiber *fb_runq_pop(struct fb_runq *q)
 {
+	/* Pairs with the head compare-exchange of thieves. */
 	uint32_t h = __atomic_load_n(&q->head, __ATOMIC_ACQUIRE);
 	struct fiber *f;
 
@@ -251,6 +253,10 @@ FB_INLINE bool fb_runq_pop_newest(struct fb_runq *q, bool *left)
 	if (__builtin_expect((int32_t)(t - h) > 0, 1))
 		return true;
 	*left = false;
+	/*
+	 * The head pairs with its compare-exchange in steal_one(), the tail
+	 * with its load there.
+	 */
 	if (h == t)	/* the last one: race the thieves for it */
 		won = __atomic_compare_exchange_n(&q->head, &h, t + 1, false,
 						  __ATOMIC_ACQ_REL,

@@ -50,6 +50,7 @@ static uint64_t watch(void)
 	do {
 		if (mine == FB_NEVER || seen <= mine)
 			return 0;
+		/* Pairs with the fence in fb_sched_watch. */
 	} while (!__atomic_compare_exchange_n(&fb_rt.watched, &seen, mine,
 					      false, __ATOMIC_SEQ_CST,
 					      __ATOMIC_RELAXED));
@@ -76,6 +77,7 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 
 	p->given_at = fiber_now();
 	FB_WRITE(fb_rt.wake_asked, 0);
+	/* Pairs with the token of fb_sched_wake_slow. */
 	if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
 		c->searching = __atomic_compare_exchange_n(&fb_rt.search,
 				&woken, FB_SEARCH_RUNS, false,
@@ -406,6 +408,7 @@ static struct fiber *search(struct fb_carrier *c, struct fb_processor *p)
 
 	if (fb_rt.nproc == 1 && !c->searching)
 		return NULL;
+	/* Pairs with drop_token: one searcher sees what the one before did. */
 	if (!c->searching &&
 	    !__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_RUNS,
 					 false, __ATOMIC_SEQ_CST,

@@ -77,6 +77,7 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 	struct fb_user_carrier *uc = c ? c->backend : NULL;
 	int saved = errno;
 
+	/* kicked pairs with the release in fb_sigurg_send. */
 	if (!uc || si->si_code != SI_TKILL || si->si_pid != G->pid ||
 	    !__atomic_exchange_n(&uc->kicked, 0, __ATOMIC_ACQUIRE)) {
 		chain(sig, si, context);
@@ -86,6 +87,7 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 	} else {
 		fb_store(&uc->page.preempts, uc->page.preempts + 1);
 		fb_preempted(c);
+		/* Pairs with step c of RETAKE, group.c. */
 		fb_store_rel(&uc->page.in_fiber, 1);
 	}
 	errno = saved;
@@ -94,6 +96,7 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 /* Monitor only. The thread may be gone or another one by now: harmless. */
 void fb_sigurg_send(struct fb_user_carrier *uc)
 {
+	/* Pairs with the exchange in on_sigurg. */
 	__atomic_store_n(&uc->kicked, 1, __ATOMIC_RELEASE);
 	syscall(SYS_tgkill, G->pid, fb_load(&uc->tid), SIGURG);
 }

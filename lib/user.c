@@ -143,6 +143,7 @@ static int sleep_until_granted(struct fb_user_carrier *uc, uint64_t deadline)
 	if (fb_group_sleep(&uc->word, FB_WORD_SLEEP, deadline) == -ETIMEDOUT &&
 	    spare_expired(uc))
 		fb_group_sleep(&uc->word, FB_WORD_SLEEP, 0);
+	/* Pairs with the releases in user_close and fb_group_grant. */
 	if (__atomic_load_n(&uc->word, __ATOMIC_ACQUIRE) == FB_WORD_DEAD)
 		return -ESHUTDOWN;
 	return uc->event;	/* ours since the grant */
@@ -245,6 +246,7 @@ static int user_attach(struct fb_carrier *c)
 		G->free = uc->next;
 	else if (!G->info->dead && G->used < G->max_carriers) {
 		uc = &G->carrier[G->used];
+		/* Pairs with the acquire in look_at_aways. */
 		fb_store_rel(&G->used, G->used + 1);
 	}
 	r = G->info->dead ? -ESHUTDOWN : -ENOSPC;
@@ -264,6 +266,7 @@ static int user_attach(struct fb_carrier *c)
 		G->free = uc;
 		fb_store(&G->info->carriers, G->info->carriers - 1);
 	} else {
+		/* Pairs with the acquire in look_at_away. */
 		fb_store_rel(&uc->state, FB_USER_AWAY);
 		c->backend = uc;
 		c->page = &uc->page;
@@ -398,7 +401,9 @@ static void user_close(void)
 	for (uint32_t i = 0; i < used; i++)
 		if (G->carrier[i].state == FB_USER_READY ||
 		    G->carrier[i].state == FB_USER_SPARE)
+			/* Pairs with the acquires in sleep_until_granted. */
 			fb_store_rel(&G->carrier[i].word, FB_WORD_DEAD);
+	/* Pairs with the acquire in fb_group_sleep. */
 	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
 	fb_group_unlock(NULL);
 	for (uint32_t i = 0; i < used; i++)
