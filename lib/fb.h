@@ -55,10 +55,22 @@ static inline void fb_unlock(fb_lock_t *l)
 }
 
 /* ---- timers (timer.c) ---- */
+/*
+ * Lives with whoever waits, so in a frame of a fiber too. The caller of
+ * fb_timer_add sets the first two.
+ */
 struct fb_timer {
 	uint64_t when;			/* CLOCK_MONOTONIC, ns */
-	struct fiber *f;		/* made ready when it fires */
-	struct fb_timer *child, *next, *prev;	/* pairing heap, p->timer_lock */
+	/*
+	 * Due, and taken out. Called with the timer lock of a processor held by
+	 * the owner of any, in_fiber == 0: atomics only, no lock, no system
+	 * call. *t is the caller's no more. Returns a fiber to be made ready,
+	 * or NULL.
+	 */
+	struct fiber *(*fire)(struct fb_timer *t);
+	struct fb_processor *proc;	/* whose lock; constant once added */
+	bool armed;			/* proc->timer_lock, as the links */
+	struct fb_timer *child, *next, *prev;	/* pairing heap */
 };
 
 /* ---- fibers ---- */
@@ -313,7 +325,14 @@ fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 }
 
 /* ---- timer.c ---- */
+/* Owner of p; fb_sched_watch(p) is the caller's to do after. */
 void fb_timer_add(struct fb_processor *p, struct fb_timer *t);
+/*
+ * Owner of any processor, in_fiber == 0; t was added. True: it was armed and
+ * will not fire. False: fire() was called and has returned. Nothing touches *t
+ * after, unless it is added again.
+ */
+bool fb_timer_del(struct fb_timer *t);
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now);
 uint64_t fb_timer_earliest(void);
 

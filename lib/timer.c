@@ -2,11 +2,15 @@
 /*
  * timer.c - timers of a processor, and sleep
  *
- * Each processor has a pairing heap of timers that live in the frames of the
- * fibers that wait for them: adding is O(1) and needs no memory (malloc is
- * forbidden here, see fb.h). timer_lock guards the heap, since every carrier
+ * Each processor has a pairing heap of timers that live with whoever waits for
+ * them, mostly in frames of fibers: adding is O(1) and needs no memory (malloc
+ * is forbidden here, see fb.h). timer_lock guards the heap, since every carrier
  * may fire the due timers of every processor; timer_next repeats the earliest
  * deadline for readers without the lock.
+ *
+ * A timer is armed from fb_timer_add until it is taken out, to be fired or by
+ * fb_timer_del, and fire() runs under the lock: so of both exactly one takes it,
+ * and who found it taken knows that fire() has returned.
  *
  * Who looks, so that a timer fires although its processor's carrier
  *   runs fibers that switch      every schedule pass or few (sched.c)
@@ -22,6 +26,8 @@
 #include <time.h>
 
 #include "fb.h"
+
+#define FIRE_MAX	64	/* in one holding of a lock */
 
 FB_EXPORT uint64_t fiber_now(void)
 {
@@ -77,57 +83,101 @@ static struct fb_timer *heap_merge(struct fb_timer *list)
 	return root;
 }
 
+/* The heap without t, any of its nodes. */
+static struct fb_timer *heap_remove(struct fb_timer *root, struct fb_timer *t)
+{
+	struct fb_timer *rest = heap_merge(t->child);
+
+	if (t == root)
+		return rest;
+	if (t->prev->child == t)
+		t->prev->child = t->next;
+	else
+		t->prev->next = t->next;
+	if (t->next)
+		t->next->prev = t->prev;
+	return heap_meld(root, rest);
+}
+
 static void publish_next(struct fb_processor *p)
 {
 	FB_WRITE(p->timer_next, p->timers ? p->timers->when : FB_NEVER);
 }
 
-/* ---- for the scheduler ---- */
+/* ---- for whoever waits with a deadline ---- */
 
-/* Owner of p; t->f parks now (off its stack). */
 void fb_timer_add(struct fb_processor *p, struct fb_timer *t)
 {
 	t->child = t->next = t->prev = NULL;
+	t->proc = p;
 	fb_lock(&p->timer_lock);
+	t->armed = true;
 	p->timers = heap_meld(p->timers, t);
 	publish_next(p);
 	fb_unlock(&p->timer_lock);
 }
 
-/* The earliest timer of `of` if it is due, taken out; its fiber, or NULL. */
+bool fb_timer_del(struct fb_timer *t)
+{
+	struct fb_processor *p = t->proc;
+	bool armed;
+
+	fb_lock(&p->timer_lock);
+	armed = t->armed;
+	if (armed) {
+		t->armed = false;
+		p->timers = heap_remove(p->timers, t);
+		publish_next(p);
+	}
+	fb_unlock(&p->timer_lock);
+	return armed;
+}
+
+/* ---- for the scheduler ---- */
+
+/* Fire what is due of `of`, some of it at once; the fibers it readies, linked. */
 static struct fiber *take_due(struct fb_processor *of, uint64_t now)
 {
+	struct fiber *head = NULL, **tail = &head, *f;
 	struct fb_timer *t;
-	struct fiber *f = NULL;
+	int n = 0;
 
-	if (FB_READ(of->timer_next) > now)
-		return NULL;
 	fb_lock(&of->timer_lock);
-	t = of->timers;
-	if (t && t->when <= now) {
-		of->timers = heap_merge(t->child);
-		publish_next(of);
-		f = t->f;	/* *t is gone as soon as f is ready */
+	while ((t = of->timers) && t->when <= now && n++ < FIRE_MAX) {
+		of->timers = heap_remove(t, t);
+		t->armed = false;
+		f = t->fire(t);		/* *t may be gone */
+		if (!f)
+			continue;
+		f->link = NULL;
+		*tail = f;
+		tail = &f->link;
 	}
+	publish_next(of);
 	fb_unlock(&of->timer_lock);
-	return f;
+	return head;
 }
 
 /*
- * Make every fiber ready whose timer is due, here: the first to run next, the
- * others after all that is ready. Owner of `to`. Returns how many.
+ * Fire every timer that is due, and make the fibers ready here: the first to
+ * run next, the others after all that is ready. Owner of `to`. How many fibers.
  */
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 {
+	struct fb_processor *of;
+	struct fiber *f, *next;
 	unsigned int n = 0;
-	struct fiber *f;
 
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		while ((f = take_due(&fb_rt.proc[i], now))) {
-			if (n++)
-				fb_sched_ready_last(to, f);
-			else
-				fb_sched_ready(to, f);
+		of = &fb_rt.proc[i];
+		while (FB_READ(of->timer_next) <= now) {
+			for (f = take_due(of, now); f; f = next) {
+				next = f->link;	/* a ready fiber may be gone */
+				if (n++)
+					fb_sched_ready_last(to, f);
+				else
+					fb_sched_ready(to, f);
+			}
 		}
 	}
 	return n;
@@ -147,11 +197,32 @@ uint64_t fb_timer_earliest(void)
 
 /* ---- sleep ---- */
 
+struct sleeper {
+	struct fb_timer timer;
+	struct fiber *f;
+};
+
+static struct fiber *sleep_over(struct fb_timer *t)
+{
+	return ((struct sleeper *)t)->f;
+}
+
 /* Off the sleeper's stack; its timer may fire elsewhere at once. */
 static void sleep_commit(struct fb_carrier *c, void *arg)
 {
 	fb_timer_add(c->proc, arg);
 	fb_sched_watch(c->proc);
+}
+
+static void sleep_fiber(struct fb_carrier *c, uint64_t deadline)
+{
+	struct fb_processor *p = fb_enter(c);
+	struct sleeper s = {
+		.timer = { .when = deadline, .fire = sleep_over },
+		.f = c->cur,
+	};
+
+	fb_sched_park(c, p, sleep_commit, &s.timer);
 }
 
 static int sleep_plain(uint64_t deadline)
@@ -170,22 +241,16 @@ static int sleep_plain(uint64_t deadline)
 FB_EXPORT int fiber_sleep_until(uint64_t deadline)
 {
 	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	struct fb_timer t;
 
 	/* Beyond what the kernel's clock can say: as good as never. */
 	if (deadline > INT64_MAX)
 		deadline = INT64_MAX;
 	if (!c)
 		return sleep_plain(deadline);
-	if (deadline <= fiber_now()) {
+	if (deadline <= fiber_now())
 		fiber_yield();
-		return 0;
-	}
-	p = fb_enter(c);
-	t.when = deadline;
-	t.f = c->cur;
-	fb_sched_park(c, p, sleep_commit, &t);
+	else
+		sleep_fiber(c, deadline);
 	return 0;
 }
 
