@@ -195,6 +195,8 @@ install: lib
 	$(INSTALL) -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UDEVDIR) \
 		$(DESTDIR)$(INCLUDEDIR)/linux
 	$(INSTALL) -m 644 lib/include/fiber.h $(DESTDIR)$(INCLUDEDIR)/
+	$(INSTALL) -d $(DESTDIR)$(INCLUDEDIR)/fiber
+	$(INSTALL) -m 644 lib/include/fiber/*.h $(DESTDIR)$(INCLUDEDIR)/fiber/
 	$(INSTALL) -m 644 uapi/linux/fiber.h $(DESTDIR)$(INCLUDEDIR)/linux/
 	$(INSTALL) -m 755 $(SO) $(DESTDIR)$(LIBDIR)/
 	ln -sf $(notdir $(SO)) $(DESTDIR)$(LIBDIR)/libfiber.so

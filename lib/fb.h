@@ -78,8 +78,20 @@ struct fb_timer {
 /* fiber.join: see fiber.c for the protocol. Else a waiter (fiber or thread). */
 enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
 
-/* fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu */
-enum { FB_F_SHARED = 1, FB_F_FPU = 2 };
+/*
+ * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it
+ * may be cancelled (it is in a scope, and not shielded)
+ */
+enum { FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4 };
+
+/* Who waits for an object; see wait.h. */
+struct fb_node;
+struct fb_waiter {
+	uint64_t word;			/* atomic */
+	struct fb_node *by;		/* the node that ended the wait */
+	uint32_t thread;		/* constant: a plain thread, no fiber */
+	uint32_t woken;			/* atomic; a plain thread's futex */
+};
 
 /*
  * struct fiber - lives at the top of its own stack block
@@ -102,6 +114,9 @@ struct fiber {
 	void *base;			/* lowest byte of the block */
 	uint64_t id;
 	char name[16];
+	struct fb_waiter w;		/* never reset: tickets go on */
+	uint32_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
+	uint8_t why;			/* FB_WHY_*: what it waits for */
 } __attribute__((aligned(64)));
 
 /* ---- processors: the owner alone writes, unless said otherwise ---- */
@@ -129,6 +144,7 @@ struct fb_processor {
 	char *fresh, *fresh_end;	/* blocks never used yet */
 	uint64_t given_at;		/* when it was last given to another carrier */
 	uint64_t idle_passes, steals, preemptions;
+	uint32_t solo;			/* atomic: see wait.h */
 
 	struct fb_runq q;
 
@@ -174,6 +190,7 @@ struct fb_runtime {
 	const struct fb_backend *backend;
 	size_t stack_size;		/* stride of the default class */
 	uint64_t quantum_ns, grace_ns;
+	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t max_carriers, min_spares;
 	uint32_t xsave_size;
 	struct fb_fpu fpu;		/* every fiber begins with */
@@ -385,6 +402,16 @@ void fb_preempted(struct fb_carrier *c) __attribute__((visibility("hidden")));
 /* May the code at ip be preempted? Async-signal-safe. */
 bool fb_preempt_text_ok(uintptr_t ip);
 int fb_preempt_init(void);
+
+/* ---- visit.c: plain threads inside a call ---- */
+bool fb_visit(void);
+void fb_visit_end(void);
+
+/* ---- os.c ---- */
+/* Until *word differs from val, or the deadline (CLOCK_MONOTONIC ns; 0: none): -ETIMEDOUT. */
+int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
+void fb_os_wake(uint32_t *word, int n);
+int fb_os_membarrier(int cmd);
 
 /* ---- kern.c ---- */
 void fb_kern_fork_child(void);

@@ -37,11 +37,7 @@
  * stores do then, even from the stack that is given up: whoever takes the
  * block from our pool needs this carrier to switch first.
  */
-#include <linux/futex.h>
-#include <sched.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "fb.h"
 
@@ -55,14 +51,6 @@ struct plain_wait {
 struct fiber_wait {
 	struct fiber *of, *self;
 };
-
-static void futex(uint32_t *word, int op, uint32_t val)
-{
-	int err = errno;
-
-	syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, NULL, NULL, 0);
-	errno = err;
-}
 
 /* ---- the end ---- */
 
@@ -85,7 +73,7 @@ static void bury(struct fb_carrier *c, void *arg)
 		/* Pairs with the acquire in join_plain. */
 		FB_RELEASE(w->done, 1);
 		/* *w may be gone: a wake of nobody's word does no harm. */
-		futex(&w->done, FUTEX_WAKE, 1);
+		fb_os_wake(&w->done, 1);
 	} else {
 		fb_sched_ready(p, (struct fiber *)old);
 	}
@@ -202,37 +190,6 @@ static void set_name(struct fiber *f, const char *name)
 	f->name[n] = 0;
 }
 
-/*
- * A plain thread is inside a call: fiber_fini must not take the runtime away.
- *
- *	visit				fiber_fini
- *	visitors++			closing = 1
- *	full barrier			full barrier
- *	closing: leave, try again	visitors: closing = 0, -EBUSY
- *
- * False: there is no runtime (any more).
- */
-static bool visit(void)
-{
-	for (;;) {
-		/* Pairs with the exchange of closing in fiber_fini. */
-		__atomic_add_fetch(&fb_rt.visitors, 1, __ATOMIC_SEQ_CST);
-		if (!__atomic_load_n(&fb_rt.closing, __ATOMIC_SEQ_CST) &&
-		    FB_ACQUIRE(fb_rt.state) == FB_ON)
-			return true;
-		__atomic_sub_fetch(&fb_rt.visitors, 1, __ATOMIC_RELEASE);
-		if (FB_ACQUIRE(fb_rt.state) != FB_ON)
-			return false;
-		sched_yield();
-	}
-}
-
-static void visit_end(void)
-{
-	/* Our last touch. Pairs with the look at visitors in fiber_fini. */
-	__atomic_sub_fetch(&fb_rt.visitors, 1, __ATOMIC_RELEASE);
-}
-
 static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 			  void *(*fn)(void *), void *arg)
 {
@@ -260,10 +217,10 @@ static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
 {
 	int r;
 
-	if (!visit())
+	if (!fb_visit())
 		return -EPERM;
 	r = spawn_visiting(out, attr, fn, arg);
-	visit_end();
+	fb_visit_end();
 	return r;
 }
 
@@ -391,19 +348,18 @@ static int join_plain(fiber_t *f, void **result)
 
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
-	visiting = visit();	/* no: the runtime was abandoned */
+	visiting = fb_visit();	/* no: the runtime was abandoned */
 	/* Both pair with bury(): the exchange and the release of done. */
 	if (__atomic_compare_exchange_n(&f->join, &old,
 					(uintptr_t)&w + PLAIN_TAG, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		while (!FB_ACQUIRE(w.done))
-			futex(&w.done, FUTEX_WAIT, 0);
+		fb_os_sleep(&w.done, 0, 0);
 	else if (old != FB_JOIN_DONE)
 		fb_die("a fiber is joined twice, or joined and detached");
 	value = f->result;
 	fb_stack_put_slow(NULL, f);
 	if (visiting)
-		visit_end();
+		fb_visit_end();
 	if (result)
 		*result = value;
 	return 0;
@@ -489,10 +445,10 @@ FB_EXPORT int fiber_detach(fiber_t *f)
 		return detach(c, f);
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
-	visiting = visit();	/* no: the runtime was abandoned */
+	visiting = fb_visit();	/* no: the runtime was abandoned */
 	detach(NULL, f);
 	if (visiting)
-		visit_end();
+		fb_visit_end();
 	return 0;
 }
 

@@ -52,7 +52,6 @@
  * sleepers (thundering herd, no order).
  */
 #include <errno.h>
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -76,48 +75,6 @@ uint64_t fb_group_now(void)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
-static int futex(uint32_t *word, int op, uint32_t val, struct timespec *ts)
-{
-	int saved = errno;
-	long r = syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, ts, NULL,
-			 FUTEX_BITSET_MATCH_ANY);
-
-	if (r < 0)
-		r = -errno;
-	errno = saved;
-	return r;
-}
-
-void fb_group_futex_wake(uint32_t *word, int n)
-{
-	futex(word, FUTEX_WAKE, n, NULL);
-}
-
-int fb_group_sleep(uint32_t *word, uint32_t val, uint64_t deadline)
-{
-	struct timespec ts = {
-		.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000,
-	};
-
-	/* Pairs with the release of whoever changed the word. */
-	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == val) {
-		int r = futex(word, FUTEX_WAIT_BITSET, val, deadline ? &ts : NULL);
-
-		if (r == -ETIMEDOUT)
-			return r;
-	}
-	return 0;
-}
-
-int fb_group_membarrier(int cmd)
-{
-	int saved = errno;
-	int r = syscall(SYS_membarrier, cmd, 0, 0);
-
-	errno = saved;
-	return r;
-}
-
 /* ---- the group lock: 0 free, 1 held, 2 held and somebody sleeps ---- */
 
 void fb_group_lock(void)
@@ -135,22 +92,22 @@ void fb_group_lock(void)
 		fb_cpu_relax();
 	}
 	while (__atomic_exchange_n(&G->lock, 2, __ATOMIC_ACQUIRE))
-		futex(&G->lock, FUTEX_WAIT_BITSET, 2, NULL);
+		fb_os_sleep(&G->lock, 2, 0);
 }
 
 void fb_group_unlock(struct fb_group_todo *t)
 {
 	/* Pairs with the acquires in fb_group_lock. */
 	if (__atomic_exchange_n(&G->lock, 0, __ATOMIC_RELEASE) == 2)
-		fb_group_futex_wake(&G->lock, 1);
+		fb_os_wake(&G->lock, 1);
 	if (!t)
 		return;
 	if (t->granted)
-		fb_group_futex_wake(&t->granted->word, 1);
+		fb_os_wake(&t->granted->word, 1);
 	if (t->keeper)
-		fb_group_futex_wake(&G->keep_word, 1);
+		fb_os_wake(&G->keep_word, 1);
 	if (t->monitor)
-		fb_group_futex_wake(&G->monitor_word, 1);
+		fb_os_wake(&G->monitor_word, 1);
 }
 
 /* ---- lists and counts; the lock is held ---- */
@@ -423,7 +380,7 @@ bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
 	/* Pairs with fb_enter: steps a and 2 of RETAKE. */
 	__atomic_exchange_n(&page->processor, FB_NO_PROCESSOR, __ATOMIC_SEQ_CST);
 	if (G->membarrier)
-		fb_group_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 	/* Pairs with each runtime entry of the carrier: see RETAKE above. */
 	ours = fb_load_acq(&page->in_fiber) == 1 &&
 	       !fb_load_acq(&page->no_preempt) &&
@@ -472,6 +429,6 @@ void fb_group_set_asleep(bool asleep)
 	fb_store_rel(&G->monitor_word, asleep);
 	fb_group_unlock(NULL);
 	if (asleep && G->membarrier)
-		fb_group_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 

@@ -321,7 +321,7 @@ static bool sleep_long(bool runs)
 		until = fb_group_now() + TICK_IDLE;
 	fb_group_set_asleep(true);
 	if (!something_to_do())
-		r = fb_group_sleep(&G->monitor_word, 1, until);
+		r = fb_os_sleep(&G->monitor_word, 1, until);
 	fb_group_set_asleep(false);
 	return r == 0;
 }
@@ -394,7 +394,7 @@ static void *monitor(void *arg)
 			continue;
 		}
 		until = f.now + step;
-		fb_group_sleep(&never, 0, f.due < until ? f.due : until);
+		fb_os_sleep(&never, 0, f.due < until ? f.due : until);
 		step = f.acted ? min : step * 2 < TICK_BUSY ? step * 2 : TICK_BUSY;
 	}
 	return NULL;
@@ -428,6 +428,6 @@ void fb_monitor_stop(void)
 {
 	/* Pairs with the acquire in fb_group_sleep. */
 	fb_store_rel(&G->monitor_word, 0);
-	fb_group_futex_wake(&G->monitor_word, 1);
+	fb_os_wake(&G->monitor_word, 1);
 	pthread_join(thread, NULL);
 }

@@ -20,6 +20,7 @@
 
 #include "fb.h"
 #include "user.h"
+#include "wait.h"
 
 #define MAX_PROCESSORS	1024
 #define DEFAULT_CARRIERS 10000
@@ -342,6 +343,7 @@ static int start(const struct fiber_config *cfg)
 		r = choose_backend();
 	if (r)
 		return r;
+	fb_wait_init();
 	r = fb_stack_init();
 	if (!r)
 		r = fb_preempt_init();

@@ -6,8 +6,6 @@
  */
 #include <linux/membarrier.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "fb.h"
 
@@ -23,15 +21,6 @@ static size_t ring_bytes(uint32_t size)
 	return sizeof(struct fb_ring) + size * sizeof(struct fiber *);
 }
 
-static int membarrier(int cmd)
-{
-	int err = errno;
-	int r = (int)syscall(SYS_membarrier, cmd, 0, 0);
-
-	errno = err;
-	return r;
-}
-
 void fb_runq_init(struct fb_runq *q, uint32_t processors)
 {
 	q->head = q->tail = q->split = 0;
@@ -39,7 +28,7 @@ void fb_runq_init(struct fb_runq *q, uint32_t processors)
 	q->shared = processors > 1;
 	/* With many a membarrier disturbs many. Registered for the process. */
 	q->fenceless = q->shared && processors <= FENCELESS_MAX &&
-		!membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+		!fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 	q->first.mask = q->mask = FB_RUNQ_FIRST - 1;
 	q->first.older = NULL;
 	q->limit = FB_RUNQ_FIRST;
@@ -134,7 +123,7 @@ static struct fiber *steal_one(struct fb_runq *from, bool last)
 	/* Pairs with the release in fb_runq_publish; before tail. */
 	if (from->fenceless &&
 	    (int32_t)(__atomic_load_n(&from->split, __ATOMIC_ACQUIRE) - h) <= 0 &&
-	    (!last || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)))
+	    (!last || fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)))
 		return NULL;
 	/* Pairs with the release in fb_runq_push and fb_switch_push. */
 	t = __atomic_load_n(&from->tail, __ATOMIC_ACQUIRE);

@@ -140,9 +140,9 @@ static bool spare_expired(struct fb_user_carrier *uc)
 
 static int sleep_until_granted(struct fb_user_carrier *uc, uint64_t deadline)
 {
-	if (fb_group_sleep(&uc->word, FB_WORD_SLEEP, deadline) == -ETIMEDOUT &&
+	if (fb_os_sleep(&uc->word, FB_WORD_SLEEP, deadline) == -ETIMEDOUT &&
 	    spare_expired(uc))
-		fb_group_sleep(&uc->word, FB_WORD_SLEEP, 0);
+		fb_os_sleep(&uc->word, FB_WORD_SLEEP, 0);
 	/* Pairs with the releases in user_close and fb_group_grant. */
 	if (__atomic_load_n(&uc->word, __ATOMIC_ACQUIRE) == FB_WORD_DEAD)
 		return -ESHUTDOWN;
@@ -229,7 +229,7 @@ static int user_keep(void)
 			return -ESHUTDOWN;
 		if (n)
 			return n;
-		fb_group_sleep(&G->keep_word, word, 0);
+		fb_os_sleep(&G->keep_word, word, 0);
 	}
 }
 
@@ -367,7 +367,7 @@ static int user_setup(struct fb_setup *s)
 	G->grace = s->grace_ns;
 	G->pid = getpid();
 	G->membarrier =
-		!fb_group_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+		!fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 	for (uint32_t i = 0; i < G->nproc; i++) {
 		G->ppage[i] = &G->proc[i].page;
 		G->proc[i].page.owner = UINT32_MAX;
@@ -407,8 +407,8 @@ static void user_close(void)
 	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
 	fb_group_unlock(NULL);
 	for (uint32_t i = 0; i < used; i++)
-		fb_group_futex_wake(&G->carrier[i].word, 1);
-	fb_group_futex_wake(&G->keep_word, INT_MAX);
+		fb_os_wake(&G->carrier[i].word, 1);
+	fb_os_wake(&G->keep_word, INT_MAX);
 	fb_monitor_stop();
 	fb_sigurg_close();
 }

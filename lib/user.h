@@ -131,10 +131,6 @@ struct fb_group_todo {
 
 /* ---- group.c: any context ---- */
 uint64_t fb_group_now(void);
-/* FUTEX_WAIT until *word != val; deadline: CLOCK_MONOTONIC ns, 0: none. */
-int fb_group_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
-void fb_group_futex_wake(uint32_t *word, int n);
-int fb_group_membarrier(int cmd);
 void fb_group_lock(void);
 void fb_group_unlock(struct fb_group_todo *t);	/* t may be NULL */
 

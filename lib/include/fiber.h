@@ -189,6 +189,8 @@ struct fiber_stats {
 /* fiber_get_stats - a snapshot, not consistent. Any thread. */
 int fiber_get_stats(struct fiber_stats *st);
 
+#include "fiber/chan.h"
+
 #ifdef __cplusplus
 }
 #endif

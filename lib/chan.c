@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * chan.c - channels
+ *
+ * A ring of `cap` values, and two queues of waiters (wait.h). Under the lock:
+ *
+ *   receivers wait  =>  the ring is empty, and no sender waits that could be
+ *                       claimed
+ *   senders wait    =>  the ring is full, and no receiver waits ...
+ *   closed          =>  nobody waits
+ *
+ * A value is copied once if a receiver waits: from the sender's memory straight
+ * into the receiver's. A sender that waits keeps its value in its own memory; the
+ * receiver that makes a place takes the oldest value from the ring and moves the
+ * oldest sender's into it, so that order is kept.
+ *
+ * Who waits can be claimed by another (a deadline, another case of its select): a
+ * queue may be not empty although nobody in it can be had. The claim decides,
+ * before any value moves.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "chan.h"
+
+/* ---- values ---- */
+
+static inline void copy(const struct fiber_chan *ch, void *to, const void *from)
+{
+	if (ch->elem == 8)
+		memcpy(to, from, 8);
+	else if (ch->elem)
+		memcpy(to, from, ch->elem);
+}
+
+static inline char *place(struct fiber_chan *ch, size_t i)
+{
+	i += ch->first;
+	return ch->buf + (i < ch->cap ? i : i - ch->cap) * ch->elem;
+}
+
+static void push(struct fiber_chan *ch, const void *value)
+{
+	copy(ch, place(ch, ch->count), value);
+	ch->count++;
+}
+
+static void pop(struct fiber_chan *ch, void *value)
+{
+	if (value)
+		copy(ch, value, place(ch, 0));
+	ch->first = ch->first + 1 < ch->cap ? ch->first + 1 : 0;
+	ch->count--;
+}
+
+/* ---- what can be done at once ---- */
+
+int fb_chan_send_now(struct fiber_chan *ch, const void *value,
+		     struct fb_node **woken)
+{
+	struct fb_node *n;
+
+	*woken = NULL;
+	if (ch->closed)
+		return -EPIPE;
+	n = fb_waitq_take(&ch->receivers);
+	if (n) {
+		if (n->value)
+			copy(ch, n->value, value);
+		n->result = 0;
+		*woken = n;
+		return 0;
+	}
+	if (ch->count == ch->cap)
+		return -EAGAIN;
+	push(ch, value);
+	return 0;
+}
+
+int fb_chan_recv_now(struct fiber_chan *ch, void *value,
+		     struct fb_node **woken)
+{
+	struct fb_node *n;
+
+	*woken = NULL;
+	if (!ch->count && !ch->senders.head)
+		return ch->closed ? -EPIPE : -EAGAIN;
+	n = fb_waitq_take(&ch->senders);
+	if (ch->count) {
+		pop(ch, value);
+		if (n)
+			push(ch, n->value);
+	} else if (!n) {
+		return ch->closed ? -EPIPE : -EAGAIN;
+	} else if (value) {
+		copy(ch, value, n->value);
+	}
+	if (n)
+		n->result = 0;
+	*woken = n;
+	return 0;
+}
+
+/* ---- waiting ---- */
+
+static void unlock_chan(struct fb_processor *p, void *object)
+{
+	fb_obj_unlock(p, &((struct fiber_chan *)object)->lock);
+}
+
+/* The channel is locked, and nothing can be done at once. */
+static __attribute__((noinline)) int
+wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
+	void *value, uint64_t deadline, unsigned int why)
+{
+	struct fb_wait k;
+	struct fb_node n;
+	unsigned int state;
+
+	fb_wait_begin(me, &k, deadline, false);
+	k.unlock = unlock_chan;
+	k.object = ch;
+	n.w = k.w;
+	n.claim = k.claim;
+	n.value = value;
+	fb_waitq_push(q, &n);
+	state = fb_wait(me, &k, why);
+	if (state == FB_W_OBJECT)
+		return n.result;
+	fb_obj_lock(me->p, &ch->lock);
+	if (n.queued)
+		fb_waitq_remove(q, &n);
+	fb_obj_unlock(me->p, &ch->lock);
+	return fb_wait_error(state);
+}
+
+int fb_wait_never(struct fb_caller *me, uint64_t deadline, unsigned int why)
+{
+	struct fb_wait k;
+
+	fb_wait_begin(me, &k, deadline, true);
+	return fb_wait_error(fb_wait(me, &k, why));
+}
+
+/* ---- send and receive; deadline 0: do not wait ---- */
+
+static int send(struct fiber_chan *ch, const void *value, uint64_t deadline)
+{
+	struct fb_caller me;
+	struct fb_node *n;
+	int r;
+
+	fb_caller_enter(&me);
+	if (deadline && fb_cancelled(&me)) {
+		r = -ECANCELED;
+	} else if (fb_unlikely(!ch)) {
+		r = deadline ? fb_wait_never(&me, deadline, FB_WHY_SEND) :
+			       -EAGAIN;
+	} else {
+		fb_obj_lock(me.p, &ch->lock);
+		r = fb_chan_send_now(ch, value, &n);
+		if (r == -EAGAIN && deadline) {
+			r = wait_in(&me, ch, &ch->senders, (void *)value,
+				    deadline, FB_WHY_SEND);
+		} else {
+			fb_obj_unlock(me.p, &ch->lock);
+			if (n)
+				fb_wake(me.p, n->w);
+		}
+	}
+	fb_caller_leave(&me);
+	return r;
+}
+
+static int recv(struct fiber_chan *ch, void *value, uint64_t deadline)
+{
+	struct fb_caller me;
+	struct fb_node *n;
+	int r;
+
+	fb_caller_enter(&me);
+	if (deadline && fb_cancelled(&me)) {
+		r = -ECANCELED;
+	} else if (fb_unlikely(!ch)) {
+		r = deadline ? fb_wait_never(&me, deadline, FB_WHY_RECV) :
+			       -EAGAIN;
+	} else {
+		fb_obj_lock(me.p, &ch->lock);
+		r = fb_chan_recv_now(ch, value, &n);
+		if (r == -EAGAIN && deadline) {
+			r = wait_in(&me, ch, &ch->receivers, value, deadline,
+				    FB_WHY_RECV);
+		} else {
+			fb_obj_unlock(me.p, &ch->lock);
+			if (n)
+				fb_wake(me.p, n->w);
+		}
+	}
+	fb_caller_leave(&me);
+	return r;
+}
+
+/* A deadline of 0 is long over: try once, but say so. */
+static int over(int r)
+{
+	return r == -EAGAIN ? -ETIMEDOUT : r;
+}
+
+FB_EXPORT int fiber_chan_send(fiber_chan_t *ch, const void *value)
+{
+	return send(ch, value, FB_NEVER);
+}
+
+FB_EXPORT int fiber_chan_send_until(fiber_chan_t *ch, const void *value,
+				    uint64_t deadline)
+{
+	return deadline ? send(ch, value, deadline) : over(send(ch, value, 0));
+}
+
+FB_EXPORT int fiber_chan_try_send(fiber_chan_t *ch, const void *value)
+{
+	return send(ch, value, 0);
+}
+
+FB_EXPORT int fiber_chan_recv(fiber_chan_t *ch, void *value)
+{
+	return recv(ch, value, FB_NEVER);
+}
+
+FB_EXPORT int fiber_chan_recv_until(fiber_chan_t *ch, void *value,
+				    uint64_t deadline)
+{
+	return deadline ? recv(ch, value, deadline) : over(recv(ch, value, 0));
+}
+
+FB_EXPORT int fiber_chan_try_recv(fiber_chan_t *ch, void *value)
+{
+	return recv(ch, value, 0);
+}
+
+/* ---- close ---- */
+
+/* Claim all of q for `result` and put them at the list's end; returns its end. */
+static struct fb_node **take_all(struct fb_waitq *q, int result,
+				 struct fb_node **end)
+{
+	struct fb_node *n;
+
+	while ((n = fb_waitq_take(q))) {
+		n->result = result;
+		n->next = NULL;
+		*end = n;
+		end = &n->next;
+	}
+	return end;
+}
+
+FB_EXPORT int fiber_chan_close(fiber_chan_t *ch)
+{
+	struct fb_node *list = NULL, **end = &list;
+	struct fb_caller me;
+	int r = -EPIPE;
+
+	if (!ch)
+		return -EINVAL;
+	fb_caller_enter(&me);
+	fb_obj_lock(me.p, &ch->lock);
+	if (!ch->closed) {
+		ch->closed = true;
+		end = take_all(&ch->receivers, -EPIPE, end);
+		take_all(&ch->senders, -EPIPE, end);
+		r = 0;
+	}
+	fb_obj_unlock(me.p, &ch->lock);
+	fb_wake_all(me.p, list);
+	fb_caller_leave(&me);
+	return r;
+}
+
+/* ---- the rest ---- */
+
+FB_EXPORT int fiber_chan_create(fiber_chan_t **out, size_t elem_size,
+				size_t capacity)
+{
+	struct fiber_chan *ch;
+	size_t bytes;
+
+	if (!out || elem_size > UINT32_MAX ||
+	    __builtin_mul_overflow(elem_size, capacity, &bytes) ||
+	    __builtin_add_overflow(bytes, sizeof(*ch), &bytes))
+		return -EINVAL;
+	ch = calloc(1, bytes);
+	if (!ch)
+		return -ENOMEM;
+	ch->elem = (uint32_t)elem_size;
+	ch->cap = capacity;
+	*out = ch;
+	return 0;
+}
+
+FB_EXPORT int fiber_chan_destroy(fiber_chan_t *ch)
+{
+	struct fb_caller me;
+	bool busy;
+
+	if (!ch)
+		return 0;
+	fb_caller_enter(&me);
+	fb_obj_lock(me.p, &ch->lock);
+	busy = ch->senders.head || ch->receivers.head;
+	fb_obj_unlock(me.p, &ch->lock);
+	fb_caller_leave(&me);
+	if (busy)
+		return -EBUSY;
+	free(ch);
+	return 0;
+}
+
+FB_EXPORT size_t fiber_chan_len(fiber_chan_t *ch)
+{
+	return ch ? FB_READ(ch->count) : 0;
+}
+
+FB_EXPORT size_t fiber_chan_cap(const fiber_chan_t *ch)
+{
+	return ch ? ch->cap : 0;
+}

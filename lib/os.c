@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* os.c - system calls that the rooms share; errno is kept */
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fb.h"
+
+static int futex(uint32_t *word, int op, uint32_t val, struct timespec *ts)
+{
+	int saved = errno;
+	long r = syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, ts, NULL,
+			 FUTEX_BITSET_MATCH_ANY);
+
+	if (r < 0)
+		r = -errno;
+	errno = saved;
+	return (int)r;
+}
+
+void fb_os_wake(uint32_t *word, int n)
+{
+	futex(word, FUTEX_WAKE, (uint32_t)n, NULL);
+}
+
+int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline)
+{
+	struct timespec ts = {
+		.tv_sec = (time_t)(deadline / 1000000000),
+		.tv_nsec = (long)(deadline % 1000000000),
+	};
+
+	/* Pairs with the release of whoever changed the word. */
+	while (FB_ACQUIRE(*word) == val) {
+		int r = futex(word, FUTEX_WAIT_BITSET, val,
+			      deadline ? &ts : NULL);
+
+		if (r == -ETIMEDOUT)
+			return r;
+	}
+	return 0;
+}
+
+int fb_os_membarrier(int cmd)
+{
+	int saved = errno;
+	int r = (int)syscall(SYS_membarrier, cmd, 0, 0);
+
+	errno = saved;
+	return r;
+}

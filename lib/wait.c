@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* wait.c - fibers and plain threads wait; the protocol stands in wait.h */
+#include <linux/membarrier.h>
+#include <sched.h>
+
+#include "wait.h"
+
+const char *fb_why_name(unsigned int why)
+{
+	static const char *const name[FB_WHYS] = {
+		"-", "sleep", "join", "send", "receive", "select", "mutex",
+		"rwlock", "condition", "semaphore", "once", "wait group",
+		"barrier", "event", "future", "scope", "timer", "I/O",
+	};
+
+	return why < FB_WHYS ? name[why] : "?";
+}
+
+/* ---- the end of solo ---- */
+
+static fb_lock_t solo_lock;		/* plain threads only */
+static uint32_t plain_seen;		/* atomic: one has used an object */
+
+/* No runtime runs: the only call that sets fb_rt.solo. */
+void fb_wait_init(void)
+{
+	fb_rt.solo = 0;
+#ifdef __SANITIZE_THREAD__
+	return;			/* it knows locks, not processors */
+#endif
+	if (fb_rt.nproc > 1 ||
+	    fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+		return;
+	/* Pairs with the exchange in solo_end(): one sees the other's word. */
+	__atomic_exchange_n(&fb_rt.solo, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&plain_seen, __ATOMIC_SEQ_CST))
+		FB_WRITE(fb_rt.solo, 0);
+}
+
+/* Before a plain thread's first lock. */
+static void solo_end(void)
+{
+	if (!FB_READ(plain_seen))
+		__atomic_exchange_n(&plain_seen, 1, __ATOMIC_SEQ_CST);
+	if (!__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST) &&
+	    !FB_READ(solo_lock.held))
+		return;
+	fb_lock(&solo_lock);
+	if (FB_READ(fb_rt.solo)) {
+		FB_WRITE(fb_rt.solo, 0);
+		/* Pairs with the barrier of fb_solo_enter(). */
+		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+		/* Pairs with the release in fb_solo_leave(). */
+		while (FB_ACQUIRE(fb_rt.proc[0].solo))
+			sched_yield();
+	}
+	fb_unlock(&solo_lock);
+}
+
+/* ---- callers ---- */
+
+void fb_plain_enter(struct fb_caller *me)
+{
+	me->p = NULL;
+	me->visiting = fb_visit();
+	solo_end();
+}
+
+void fb_plain_leave(struct fb_caller *me)
+{
+	if (me->visiting)
+		fb_visit_end();
+}
+
+/* A preemption was put off: now is the time. */
+struct fb_carrier *fb_caller_pending(struct fb_carrier *c)
+{
+	(void)c;
+	fiber_yield();
+	return fb_current();
+}
+
+/* ---- waiting ---- */
+
+void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
+		   bool many)
+{
+	struct fiber *f;
+	uint64_t ticket;
+
+	k->deadline = deadline;
+	k->unlock = NULL;
+	k->claim = 0;
+	if (!me->c) {
+		k->w = &k->plain;
+		*k->w = (struct fb_waiter){ .thread = 1 };
+		if (many || deadline != FB_NEVER)
+			k->claim = FB_W_ONE | FB_W_WAITING;
+		return;
+	}
+	f = me->c->cur;
+	k->w = &f->w;
+	if (fb_likely(!many && deadline == FB_NEVER &&
+		      !(f->flags & FB_F_CANCELS)))
+		return;
+	ticket = (FB_READ(f->w.word) & ~(uint64_t)(FB_W_ONE - 1)) + FB_W_ONE;
+	k->claim = ticket | FB_W_WAITING |
+		   (f->flags & FB_F_CANCELS ? FB_W_CANCELS : 0);
+}
+
+static struct fiber *fiber_of(struct fb_waiter *w)
+{
+	return (struct fiber *)((char *)w - offsetof(struct fiber, w));
+}
+
+/* Under the timer's lock: it may claim, and what it returns is made ready. */
+static struct fiber *time_out(struct fb_timer *t)
+{
+	struct fb_wait *k = (struct fb_wait *)
+		((char *)t - offsetof(struct fb_wait, timer));
+
+	return fb_claim_word(k->w, k->claim, FB_W_TIMEOUT) ?
+	       fiber_of(k->w) : NULL;
+}
+
+/* Off the waiter's stack. *k may be gone once word and timer are out. */
+static void wait_commit(struct fb_carrier *c, void *arg)
+{
+	struct fb_wait *k = arg;
+	struct fb_processor *p = c->proc;
+	void (*unlock)(struct fb_processor *p, void *object) = k->unlock;
+	void *object = k->object;
+	uint64_t claim = k->claim;
+	struct fiber *f = fiber_of(k->w);
+	bool timed = k->deadline != FB_NEVER, cancelled = false;
+
+	if (claim) {
+		/*
+		 * Pairs with fb_claim_word. Before the objects are unlocked, and
+		 * before the timer is armed, nobody knows the claim.
+		 */
+		FB_RELEASE(f->w.word, claim);
+		if (timed)
+			fb_timer_add(p, &k->timer);
+		if (claim & FB_W_CANCELS) {
+			/* Pairs with the fence in fb_wait_cancel. */
+			__atomic_thread_fence(__ATOMIC_SEQ_CST);
+			cancelled = FB_READ(f->cancel) &&
+				    fb_claim_word(&f->w, claim, FB_W_CANCEL);
+		}
+	}
+	if (unlock)
+		unlock(p, object);
+	if (claim && timed)
+		fb_sched_watch(p);
+	if (cancelled)
+		fb_sched_ready(p, f);
+}
+
+static unsigned int wait_thread(struct fb_wait *k)
+{
+	struct fb_waiter *w = k->w;
+
+	FB_RELEASE(w->word, k->claim);
+	if (k->unlock)
+		k->unlock(NULL, k->object);
+	if (fb_os_sleep(&w->woken, 0, k->deadline == FB_NEVER ? 0 : k->deadline)
+	    == -ETIMEDOUT) {
+		if (fb_claim_word(w, k->claim, FB_W_TIMEOUT))
+			return FB_W_TIMEOUT;
+		fb_os_sleep(&w->woken, 0, 0);	/* a claimer is on its way */
+	}
+	return FB_W_OBJECT;
+}
+
+unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
+{
+	struct fiber *f;
+	unsigned int state;
+
+	if (!me->c)
+		return wait_thread(k);
+	f = me->c->cur;
+	f->why = (uint8_t)why;
+	k->timer.when = k->deadline;
+	k->timer.fire = time_out;
+	fb_sched_park(me->c, me->p, wait_commit, k);
+	me->c = fb_current();
+	me->p = fb_enter(me->c);
+	f->why = 0;
+	if (!k->claim)
+		return FB_W_OBJECT;
+	/* Pairs with fb_claim_word. */
+	state = FB_ACQUIRE(f->w.word) & FB_W_STATE;
+	if (k->deadline != FB_NEVER && state != FB_W_TIMEOUT)
+		fb_timer_del(&k->timer);
+	return state;
+}
+
+/* ---- waking ---- */
+
+static void wake_thread(struct fb_waiter *w)
+{
+	uint32_t *word = &w->woken;
+
+	FB_RELEASE(*word, 1);
+	/* *w may be gone: a wake of nobody's word does no harm. */
+	fb_os_wake(word, 1);
+}
+
+void fb_wake(struct fb_processor *p, struct fb_waiter *w)
+{
+	if (w->thread)
+		wake_thread(w);
+	else if (p)
+		fb_sched_ready(p, fiber_of(w));
+	else
+		fb_sched_ready_global(fiber_of(w));
+}
+
+void fb_wake_all(struct fb_processor *p, struct fb_node *list)
+{
+	struct fb_node *n, *next;
+
+	for (n = list; n; n = next) {
+		next = n->next;		/* *n is gone once its waiter runs */
+		if (!n->w->thread && p)
+			fb_sched_ready_last(p, fiber_of(n->w));
+		else
+			fb_wake(p, n->w);
+	}
+}
+
+void fb_wait_cancel(struct fb_processor *p, struct fiber *f)
+{
+	uint64_t word;
+
+	/* f->cancel is set. Pairs with the fence in wait_commit. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	word = FB_ACQUIRE(f->w.word);
+	if ((word & FB_W_STATE) == FB_W_WAITING && (word & FB_W_CANCELS) &&
+	    fb_claim_word(&f->w, word, FB_W_CANCEL))
+		fb_wake(p, &f->w);
+}
