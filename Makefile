@@ -6,7 +6,9 @@ VERSION := 0.1.0
 SOVERSION := 0
 ARCH := x86_64
 
-BUILD := build
+# SAN=address, thread or undefined: everything with that sanitizer, apart
+SAN ?=
+BUILD := build$(if $(SAN),/san/$(SAN)-$(notdir $(CC)))
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
@@ -23,11 +25,19 @@ DEPS ?= yes
 export DEPS KERNELS
 
 CFLAGS ?= -O2 -g
+SAN_FLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer)
+SAN_DEFINE := $(if $(filter address,$(SAN)),-DFB_ASAN) \
+	      $(if $(filter thread,$(SAN)),-DFB_TSAN -Wno-tsan \
+	      -Wno-unknown-warning-option)
 WARN := -Wall -Wextra -Wno-unused-parameter
 COMMON := -std=gnu11 -D_GNU_SOURCE $(WARN) -MMD -MP -Iuapi -Ilib/include
 LIB_FLAGS := $(COMMON) -fPIC -fvisibility=hidden -ftls-model=initial-exec \
 	     -fno-plt -fno-semantic-interposition -Ilib -Ilib/arch/$(ARCH)
 TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers
+
+ifdef SAN
+override CFLAGS += $(SAN_FLAGS) $(SAN_DEFINE)
+endif
 
 LIB := $(BUILD)/lib
 SO := $(LIB)/libfiber.so.$(SOVERSION)
@@ -45,7 +55,8 @@ BENCH := $(if $(wildcard tools/bench/*.c),$(BUILD)/tools/bench)
 RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/raw.S
 MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
 LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c))
-TESTS := $(MODULE_TESTS) $(LIB_TESTS)
+# The module's are static and make raw system calls: not for sanitizers.
+TESTS := $(if $(SAN),,$(MODULE_TESTS)) $(LIB_TESTS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -89,13 +100,16 @@ $(BUILD)/obj/lib/%.o: lib/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
+# It talks to the sanitizer, which must not watch it: see there.
+$(BUILD)/obj/lib/san.o: override CFLAGS := $(filter-out -fsanitize=%,$(CFLAGS))
+
 $(BUILD)/obj/lib/%.o: lib/%.S $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(SO): $(LIB_OBJ) lib/libfiber.map
 	@mkdir -p $(@D)
-	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,defs \
+	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) \
 		-Wl,--version-script=lib/libfiber.map -o $@ $(LIB_OBJ) -lpthread
 
 $(LIB)/libfiber.so: $(SO)

@@ -29,14 +29,16 @@
 /* upcall.S */
 _Static_assert(offsetof(struct fb_carrier, page) == 0, "C_PAGE");
 _Static_assert(offsetof(struct fb_carrier, root.sp) == 8, "C_ROOT_SP");
-_Static_assert(offsetof(struct fb_carrier, xsave) == 32, "C_XSAVE");
-_Static_assert(offsetof(struct fb_carrier, errno_loc) == 56, "C_ERRNO_LOC");
+_Static_assert(offsetof(struct fb_carrier, xsave) == 32 + FB_SAN_SIZE,
+	       "C_XSAVE");
+_Static_assert(offsetof(struct fb_carrier, errno_loc) == 56 + FB_SAN_SIZE,
+	       "C_ERRNO_LOC");
 _Static_assert(offsetof(struct fb_cpage, in_fiber) == 0, "P_IN_FIBER");
 _Static_assert(offsetof(struct fb_cpage, depth) == 16, "P_DEPTH");
 _Static_assert(offsetof(struct fb_cpage, slot) == 64, "P_SLOT");
 _Static_assert(offsetof(struct fiber, ctx) == 0, "the ring stores &ctx");
-_Static_assert(offsetof(struct fiber, fn) == 40, "F_FN");
-_Static_assert(offsetof(struct fiber, arg) == 48, "F_ARG");
+_Static_assert(offsetof(struct fiber, fn) == 40 + FB_SAN_SIZE, "F_FN");
+_Static_assert(offsetof(struct fiber, arg) == 48 + FB_SAN_SIZE, "F_ARG");
 
 __thread struct fb_carrier *fb_self;
 

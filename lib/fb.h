@@ -238,12 +238,14 @@ fb_enter(struct fb_carrier *c)
 	/* None, or another than last time: where it is needs no multiplication. */
 	if (fb_unlikely(i != c->proc_index))
 		return fb_sched_moved(c, i);
+	fb_san_acquire(c->proc);
 	return c->proc;
 }
 
 static inline __attribute__((always_inline)) void fb_leave(struct fb_carrier *c)
 {
 	fb_barrier();
+	fb_san_release(c->proc);
 	FB_WRITE(c->page->in_fiber, 1);
 }
 

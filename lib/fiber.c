@@ -107,7 +107,7 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 		FB_RELEASE(f->join, FB_JOIN_DONE);
 	c->cur = parent;
 	FB_WRITE(p->page->takeover, takeover | p->watch);
-	fb_switch_last(c, &parent->ctx);
+	fb_switch_last(c, &f->ctx, &parent->ctx);
 }
 
 /* Whatever the straight way is not for. */
@@ -180,6 +180,7 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
 	f->flags = 0;
 	f->name[0] = 0;
+	fb_san_init(&f->ctx, f->base, (char *)f - (char *)f->base);
 }
 
 static void set_name(struct fiber *f, const char *name)

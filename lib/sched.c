@@ -33,8 +33,8 @@ void fb_sched_watch(struct fb_processor *p)
 	/* The timer is in timer_next; pairs with the exchange in unwatch(). */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	/* READY too: WATCH alone preempts nobody, see timer.c. */
-	p->watch = fb_timer_earliest() < FB_READ(fb_rt.watched) ?
-		   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY : 0;
+	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ?
+			   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
 	if (p->look_at > p->pass + p->look_every)
 		p->look_at = p->pass + p->look_every;
@@ -97,6 +97,8 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 	uint32_t i;
 	int r;
 
+	if (c->proc)
+		fb_san_release(c->proc);
 	for (;;) {
 		r = fb_rt.backend->wait(c, flags, deadline);
 		c->kept = r == FB_EVENT_NONE;
@@ -104,6 +106,7 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 		if (i != FB_NO_PROCESSOR) {
 			c->proc = &fb_rt.proc[i];
 			c->proc_index = i;
+			fb_san_acquire(c->proc);
 			return true;
 		}
 		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -133,6 +136,7 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 
 	if (i != FB_NO_PROCESSOR) {
 		c->proc_index = i;
+		fb_san_acquire(&fb_rt.proc[i]);
 		return c->proc = &fb_rt.proc[i];
 	}
 	if (!wait_processor(c, FB_WAIT_READY, 0))
@@ -290,6 +294,7 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 	if (f)
 		p->idle_passes++;	/* p->ended counts this switch */
 	fb_sched_publish(p);
+	fb_san_last(&self->ctx);
 	fb_switch_call(c, &self->ctx, to, fn, arg);
 	__builtin_unreachable();
 }
@@ -462,7 +467,7 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 	uint64_t deadline;
 	bool ok;
 
-	p->watch = 0;
+	FB_WRITE(p->watch, 0);
 	fb_sched_publish(p);
 	deadline = watch();
 	/* Told of work, searched, found none: a takeover word is stale. */

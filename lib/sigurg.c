@@ -87,6 +87,7 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 	} else {
 		fb_store(&uc->page.preempts, uc->page.preempts + 1);
 		fb_preempted(c);
+		fb_san_release(c->proc);
 		/* Pairs with step c of RETAKE, group.c. */
 		fb_store_rel(&uc->page.in_fiber, 1);
 	}

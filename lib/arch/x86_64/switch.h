@@ -19,6 +19,12 @@
  *                    red zone
  * The other way, to publish first and save later, would let a thief run a
  * context that still runs here.
+ *
+ * Sanitizers hear of every switch by the hooks of san.h, which are nothing in
+ * a normal build. They are called here: who adds a way to switch calls
+ * fb_san_leave before its assembly and fb_san_arrive behind it (for a context
+ * that begins, as the first thing on its stack: fb_arch_start does), and who
+ * makes and ends contexts calls fb_san_init and fb_san_last.
  */
 #ifndef FB_ARCH_SWITCH_H
 #define FB_ARCH_SWITCH_H
@@ -26,10 +32,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../san.h"
+
 struct fb_carrier;
 
 struct fb_ctx {
 	void *sp, *bp, *ip;
+	FB_SAN_MEMBER
 };
 
 typedef void (*fb_switch_fn)(struct fb_carrier *c, void *arg);
@@ -57,9 +66,11 @@ typedef void (*fb_switch_fn)(struct fb_carrier *c, void *arg);
 static inline __attribute__((always_inline)) struct fb_carrier *
 fb_switch(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to)
 {
+	fb_san_leave(from, to);
 	__asm__ volatile(FB_SAVE FB_LOAD FB_GO
 			 : "+D"(c), "+S"(from), "+d"(to)
 			 :: "rax", "rbx", "rcx", "r8", "r9", FB_SWITCH_CLOBBERS);
+	fb_san_arrive(to);
 	return c;
 }
 
@@ -72,6 +83,10 @@ fb_switch_push(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *to,
 	       void *slot, uint32_t *tail, uint32_t t)
 {
 	struct fb_ctx *from = *self;
+
+	fb_san_release(tail);
+	fb_san_leave(from, to);
+
 	register uint32_t *r8 __asm__("r8") = tail;
 	register uint32_t r9 __asm__("r9") = t;
 
@@ -81,6 +96,7 @@ fb_switch_push(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *to,
 			 : "+D"(c), "+S"(from), "+d"(to), "+c"(slot),
 			   "+r"(r8), "+r"(r9)
 			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	fb_san_arrive(to);
 	*self = to;		/* rdx: see above */
 	return c;
 }
@@ -91,6 +107,10 @@ fb_switch_new(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *top,
 	      void *slot, uint32_t *tail, uint32_t t)
 {
 	struct fb_ctx *from = *self;
+
+	fb_san_release(tail);
+	fb_san_leave(from, top);
+
 	register uint32_t *r8 __asm__("r8") = tail;
 	register uint32_t r9 __asm__("r9") = t;
 
@@ -103,6 +123,7 @@ fb_switch_new(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *top,
 			 : "+D"(c), "+S"(from), "+d"(top), "+c"(slot),
 			   "+r"(r8), "+r"(r9)
 			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+	fb_san_arrive(top);
 	*self = top;
 	return c;
 }
@@ -115,6 +136,8 @@ static inline __attribute__((always_inline)) struct fb_carrier *
 fb_switch_call(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
 	       fb_switch_fn fn, void *arg)
 {
+	fb_san_leave(from, to);
+
 	register void *r8 __asm__("r8") = arg;
 
 	__asm__ volatile(FB_SAVE
@@ -130,13 +153,16 @@ fb_switch_call(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
 			 "movq %%r12, %%rdx\n\t" FB_LOAD FB_GO
 			 : "+D"(c), "+S"(from), "+d"(to), "+c"(fn), "+r"(r8)
 			 :: "rax", "rbx", "r9", FB_SWITCH_CLOBBERS);
+	fb_san_arrive(to);
 	return c;
 }
 
-/* Go on at `to` and never come back here; nothing is saved. */
+/* Go on at `to` and never come back here, to `from`; nothing is saved. */
 static inline __attribute__((always_inline, noreturn)) void
-fb_switch_last(struct fb_carrier *c, struct fb_ctx *to)
+fb_switch_last(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to)
 {
+	fb_san_last(from);
+	fb_san_leave(from, to);
 	__asm__ volatile(FB_LOAD "jmpq *16(%%rdx)\n\t"
 			 :: "D"(c), "d"(to) : "memory");
 	__builtin_unreachable();

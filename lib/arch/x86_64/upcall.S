@@ -10,12 +10,14 @@
  *
  * Offsets of struct fb_carrier, fb_cpage and fiber: proven in carrier.c.
  */
+#include "../../san.h"
+
 #define C_PAGE		0
 #define C_ROOT_SP	8
-#define C_XSAVE		32
-#define C_ERRNO_LOC	56
-#define F_FN		40
-#define F_ARG		48
+#define C_XSAVE		(32 + FB_SAN_SIZE)
+#define C_ERRNO_LOC	(56 + FB_SAN_SIZE)
+#define F_FN		(40 + FB_SAN_SIZE)
+#define F_ARG		(48 + FB_SAN_SIZE)
 #define P_IN_FIBER	0
 #define P_DEPTH		16
 #define P_SLOT		64
@@ -71,6 +73,15 @@ fb_arch_start:
 	.cfi_startproc
 	.cfi_undefined %rip
 	xorl	%ebp, %ebp
+#ifdef FB_SAN
+	cfi_push rdi
+	cfi_push rdx
+	movq	%rdi, %rsi
+	movq	%rdx, %rdi
+	callq	fb_san_begin
+	cfi_pop	rdx
+	cfi_pop	rdi
+#endif
 	movq	C_ERRNO_LOC(%rdi), %rcx
 	movq	C_PAGE(%rdi), %rax
 	movq	F_ARG(%rdx), %rdi
