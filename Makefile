@@ -173,9 +173,12 @@ $(BUILD)/selftests/module/%: selftests/module/%.c $(BUILD)/flags $(RAW_OBJ)
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -static -o $@ $< \
 		$(RAW_OBJ) $(LDFLAGS) -lpthread -lm
 
+# a part of the library by itself
+$(BUILD)/selftests/lib/wheel: $(BUILD)/obj/lib/wheel.o
+
 $(BUILD)/selftests/lib/%: selftests/lib/%.c $(BUILD)/flags $(LIB)/libfiber.so
 	@mkdir -p $(@D)
-	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) \
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LDFLAGS) \
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB) -lm
 
 -include $(shell find $(BUILD)/obj $(BUILD)/selftests -name '*.d' 2>/dev/null)

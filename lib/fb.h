@@ -26,6 +26,7 @@
 #include "backend.h"
 #include "runq.h"
 #include "switch.h"
+#include "wheel.h"
 
 #define fb_likely(x)	__builtin_expect(!!(x), 1)
 #define fb_unlikely(x)	__builtin_expect(!!(x), 0)
@@ -53,25 +54,6 @@ static inline void fb_unlock(fb_lock_t *l)
 {
 	FB_RELEASE(l->held, 0);		/* Pairs with the exchange in fb_lock. */
 }
-
-/* ---- timers (timer.c) ---- */
-/*
- * Lives with whoever waits, so in a frame of a fiber too. The caller of
- * fb_timer_add sets the first two.
- */
-struct fb_timer {
-	uint64_t when;			/* CLOCK_MONOTONIC, ns */
-	/*
-	 * Due, and taken out. Called with the timer lock of a processor held by
-	 * the owner of any, in_fiber == 0: atomics only, no lock, no system
-	 * call. *t is the caller's no more. Returns a fiber to be made ready,
-	 * or NULL.
-	 */
-	struct fiber *(*fire)(struct fb_timer *t);
-	struct fb_processor *proc;	/* whose lock; constant once added */
-	bool armed;			/* proc->timer_lock, as the links */
-	struct fb_timer *child, *next, *prev;	/* pairing heap */
-};
 
 /* ---- fibers ---- */
 
@@ -148,9 +130,9 @@ struct fb_processor {
 
 	struct fb_runq q;
 
+	_Alignas(FB_LINE) uint64_t timer_next;	/* timer_lock; read by all: see timer.c */
 	_Alignas(FB_LINE) fb_lock_t timer_lock;
-	struct fb_timer *timers;	/* timer_lock */
-	uint64_t timer_next;		/* timer_lock; read by all: earliest or FB_NEVER */
+	struct fb_wheel wheel;		/* timer_lock */
 } __attribute__((aligned(128)));
 
 /* ---- carriers: the thread itself alone writes ---- */
@@ -344,8 +326,12 @@ fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 }
 
 /* ---- timer.c ---- */
-/* Owner of p; fb_sched_watch(p) is the caller's to do after. */
-void fb_timer_add(struct fb_processor *p, struct fb_timer *t);
+void fb_timer_init(struct fb_processor *p);
+/*
+ * Owner of p; t is in no wheel. It may fire, elsewhere, before this returns.
+ * True: p's earliest timer is earlier now, so fb_sched_watch(p) must follow.
+ */
+bool fb_timer_add(struct fb_processor *p, struct fb_timer *t);
 /*
  * Owner of any processor, in_fiber == 0; t was added. True: it was armed and
  * will not fire. False: fire() was called and has returned. Nothing touches *t

@@ -297,7 +297,7 @@ static int make_processors(void)
 		p->id_next = p->seed = i + 1;
 		p->id_step = fb_rt.nproc + 1;
 		fb_runq_init(&p->q, fb_rt.nproc);
-		p->timer_next = FB_NEVER;
+		fb_timer_init(p);
 	}
 	fb_rt.search = FB_SEARCH_NONE;
 	fb_rt.wake_asked = 0;

@@ -2,15 +2,19 @@
 /*
  * timer.c - timers of a processor, and sleep
  *
- * Each processor has a pairing heap of timers that live with whoever waits for
- * them, mostly in frames of fibers: adding is O(1) and needs no memory (malloc
- * is forbidden here, see fb.h). timer_lock guards the heap, since every carrier
- * may fire the due timers of every processor; timer_next repeats the earliest
- * deadline for readers without the lock.
+ * Each processor has a wheel (wheel.c) of timers that live with whoever waits
+ * for them, mostly in frames of fibers: no memory is needed (malloc is forbidden
+ * here, see fb.h). timer_lock guards it, since every carrier may fire the due
+ * timers of every processor, and take any timer out. timer_next repeats when the
+ * wheel has something to do, for readers without the lock; it is written when it
+ * changes only, for they are many.
  *
  * A timer is armed from fb_timer_add until it is taken out, to be fired or by
  * fb_timer_del, and fire() runs under the lock: so of both exactly one takes it,
  * and who found it taken knows that fire() has returned.
+ *
+ * When very many come due at once, or are to be moved in the wheel, a pass does a
+ * part of it only: fibers that are ready run in between.
  *
  * Who looks, so that a timer fires although its processor's carrier
  *   runs fibers that switch      every schedule pass or few (sched.c)
@@ -27,7 +31,10 @@
 
 #include "fb.h"
 
-#define FIRE_MAX	64	/* in one holding of a lock */
+#define FIRE_PASS	8	/* holdings of a lock in one pass */
+#define FIRE_SOME	32	/* timers fired in each, */
+#define MOVE_STEPS	128	/* or moved */
+#define TIME_MAX	((uint64_t)INT64_MAX)
 
 FB_EXPORT uint64_t fiber_now(void)
 {
@@ -37,84 +44,36 @@ FB_EXPORT uint64_t fiber_now(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-/* ---- pairing heap: the root has no sibling; prev is the parent or left one ---- */
-
-static struct fb_timer *heap_meld(struct fb_timer *a, struct fb_timer *b)
+/* True: it is earlier than it was. */
+static bool publish_next(struct fb_processor *p)
 {
-	struct fb_timer *t;
+	uint64_t next = fb_wheel_next(&p->wheel), old = FB_READ(p->timer_next);
 
-	if (!a || !b)
-		return a ? a : b;
-	if (b->when < a->when) {
-		t = a;
-		a = b;
-		b = t;
-	}
-	b->next = a->child;
-	if (b->next)
-		b->next->prev = b;
-	b->prev = a;
-	a->child = b;
-	return a;
-}
-
-/* Meld the list of a removed root's children, in pairs, then from the end. */
-static struct fb_timer *heap_merge(struct fb_timer *list)
-{
-	struct fb_timer *pairs = NULL, *root = NULL, *a, *b;
-
-	while (list) {
-		a = list;
-		b = a->next;
-		list = b ? b->next : NULL;
-		a->next = a->prev = NULL;
-		if (b)
-			b->next = b->prev = NULL;
-		a = heap_meld(a, b);
-		a->next = pairs;
-		pairs = a;
-	}
-	while (pairs) {
-		a = pairs;
-		pairs = a->next;
-		a->next = NULL;
-		root = heap_meld(root, a);
-	}
-	return root;
-}
-
-/* The heap without t, any of its nodes. */
-static struct fb_timer *heap_remove(struct fb_timer *root, struct fb_timer *t)
-{
-	struct fb_timer *rest = heap_merge(t->child);
-
-	if (t == root)
-		return rest;
-	if (t->prev->child == t)
-		t->prev->child = t->next;
-	else
-		t->prev->next = t->next;
-	if (t->next)
-		t->next->prev = t->prev;
-	return heap_meld(root, rest);
-}
-
-static void publish_next(struct fb_processor *p)
-{
-	FB_WRITE(p->timer_next, p->timers ? p->timers->when : FB_NEVER);
+	if (next > TIME_MAX)	/* no clock comes there */
+		next = FB_NEVER;
+	if (next != old)
+		FB_WRITE(p->timer_next, next);
+	return next < old;
 }
 
 /* ---- for whoever waits with a deadline ---- */
 
-void fb_timer_add(struct fb_processor *p, struct fb_timer *t)
+void fb_timer_init(struct fb_processor *p)
 {
-	t->child = t->next = t->prev = NULL;
-	t->proc = p;
+	fb_wheel_init(&p->wheel, fiber_now());
+	p->timer_next = FB_NEVER;
+}
+
+bool fb_timer_add(struct fb_processor *p, struct fb_timer *t)
+{
+	bool earlier;
+
 	fb_lock(&p->timer_lock);
-	t->armed = true;
-	p->timers = heap_meld(p->timers, t);
-	publish_next(p);
+	t->proc = p;
+	fb_wheel_add(&p->wheel, t);
+	earlier = publish_next(p);
 	fb_unlock(&p->timer_lock);
+	return earlier;
 }
 
 bool fb_timer_del(struct fb_timer *t)
@@ -123,10 +82,9 @@ bool fb_timer_del(struct fb_timer *t)
 	bool armed;
 
 	fb_lock(&p->timer_lock);
-	armed = t->armed;
+	armed = fb_wheel_holds(t);
 	if (armed) {
-		t->armed = false;
-		p->timers = heap_remove(p->timers, t);
+		fb_wheel_del(&p->wheel, t);
 		publish_next(p);
 	}
 	fb_unlock(&p->timer_lock);
@@ -135,50 +93,63 @@ bool fb_timer_del(struct fb_timer *t)
 
 /* ---- for the scheduler ---- */
 
-/* Fire what is due of `of`, some of it at once; the fibers it readies, linked. */
-static struct fiber *take_due(struct fb_processor *of, uint64_t now)
+/* Fire some of what is due of `of`; the fibers to be made ready, linked. */
+static struct fiber *fire_some(struct fb_processor *of, uint64_t now)
 {
 	struct fiber *head = NULL, **tail = &head, *f;
 	struct fb_timer *t;
-	int n = 0;
+	int work = MOVE_STEPS;
 
 	fb_lock(&of->timer_lock);
-	while ((t = of->timers) && t->when <= now && n++ < FIRE_MAX) {
-		of->timers = heap_remove(t, t);
-		t->armed = false;
+	for (int n = 0; n < FIRE_SOME; n++) {
+		t = fb_wheel_take(&of->wheel, now, &work);
+		if (!t)
+			break;
 		f = t->fire(t);		/* *t may be gone */
-		if (!f)
-			continue;
-		f->link = NULL;
-		*tail = f;
-		tail = &f->link;
+		if (f) {
+			*tail = f;
+			tail = &f->link;
+		}
 	}
+	*tail = NULL;
 	publish_next(of);
 	fb_unlock(&of->timer_lock);
 	return head;
 }
 
+/* The first runs next, the others after all that is ready. How many. */
+static unsigned int make_ready(struct fb_processor *to, struct fiber *f,
+			       bool first)
+{
+	unsigned int n = 0;
+	struct fiber *next;
+
+	for (; f; f = next, n++) {
+		next = f->link;		/* a ready fiber may be gone */
+		if (first && !n)
+			fb_sched_ready(to, f);
+		else
+			fb_sched_ready_last(to, f);
+	}
+	return n;
+}
+
 /*
- * Fire every timer that is due, and make the fibers ready here: the first to
- * run next, the others after all that is ready. Owner of `to`. How many fibers.
+ * Fire the timers that are due, our own first, and make their fibers ready here.
+ * Owner of `to`. How many fibers.
  */
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 {
-	struct fb_processor *of;
-	struct fiber *f, *next;
-	unsigned int n = 0;
+	unsigned int n = 0, holdings = 0;
+	uint32_t at = to->index;
 
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		of = &fb_rt.proc[i];
-		while (FB_READ(of->timer_next) <= now) {
-			for (f = take_due(of, now); f; f = next) {
-				next = f->link;	/* a ready fiber may be gone */
-				if (n++)
-					fb_sched_ready_last(to, f);
-				else
-					fb_sched_ready(to, f);
-			}
-		}
+		struct fb_processor *of = &fb_rt.proc[at];
+
+		while (FB_READ(of->timer_next) <= now &&
+		       (holdings++ < FIRE_PASS || fb_runq_empty(&to->q)))
+			n += make_ready(to, fire_some(of, now), !n);
+		at = at + 1 < fb_rt.nproc ? at + 1 : 0;
 	}
 	return n;
 }
@@ -210,8 +181,8 @@ static struct fiber *sleep_over(struct fb_timer *t)
 /* Off the sleeper's stack; its timer may fire elsewhere at once. */
 static void sleep_commit(struct fb_carrier *c, void *arg)
 {
-	fb_timer_add(c->proc, arg);
-	fb_sched_watch(c->proc);
+	if (fb_timer_add(c->proc, arg))
+		fb_sched_watch(c->proc);
 }
 
 static void sleep_fiber(struct fb_carrier *c, uint64_t deadline)
@@ -243,8 +214,8 @@ FB_EXPORT int fiber_sleep_until(uint64_t deadline)
 	struct fb_carrier *c = fb_current();
 
 	/* Beyond what the kernel's clock can say: as good as never. */
-	if (deadline > INT64_MAX)
-		deadline = INT64_MAX;
+	if (deadline > TIME_MAX)
+		deadline = TIME_MAX;
 	if (!c)
 		return sleep_plain(deadline);
 	if (deadline <= fiber_now())

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * wheel.h - timers in order: a hierarchical timing wheel
+ *
+ * A data structure alone: the caller locks. See wheel.c.
+ */
+#ifndef FB_WHEEL_H
+#define FB_WHEEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fiber;
+struct fb_processor;
+
+/*
+ * Lives with whoever waits, so in a frame of a fiber too. The caller of
+ * fb_timer_add sets the first two.
+ */
+struct fb_timer {
+	uint64_t when;			/* CLOCK_MONOTONIC, ns */
+	/*
+	 * Due, and taken out. Called with the timer lock of a processor held by
+	 * the owner of any, in_fiber == 0: atomics only, no lock, no system
+	 * call. *t is the caller's no more. Returns a fiber to be made ready,
+	 * or NULL.
+	 */
+	struct fiber *(*fire)(struct fb_timer *t);
+	struct fb_processor *proc;	/* whose lock; constant while armed */
+	/* proc->timer_lock */
+	struct fb_timer *next, **pprev;	/* pprev NULL: not in a wheel */
+	uint64_t seq;			/* of those with one deadline, the older */
+};
+
+#define FB_WHEEL_SHIFT	14		/* a tick is 2^14 ns, 16 us */
+#define FB_WHEEL_BITS	6
+#define FB_WHEEL_SLOTS	(1 << FB_WHEEL_BITS)
+#define FB_WHEEL_LEVELS	9		/* 9 * 6 + 14 >= 64 */
+
+struct fb_wheel {
+	uint64_t base;			/* the tick it has come to */
+	uint64_t seq;
+	struct fb_timer *due, **due_tail;	/* ticks up to base, in order */
+	struct fb_timer *moving;	/* out of a slot of a higher level */
+	uint32_t levels;		/* bit l: used[l] is not 0 */
+	uint64_t used[FB_WHEEL_LEVELS];	/* bit s: slot[l][s] is not empty */
+	struct fb_timer *slot[FB_WHEEL_LEVELS][FB_WHEEL_SLOTS];
+	/* no timer of the slot has an earlier tick; undefined while it is empty */
+	uint64_t first[FB_WHEEL_LEVELS][FB_WHEEL_SLOTS];
+};
+
+/* w is not moved afterwards. */
+void fb_wheel_init(struct fb_wheel *w, uint64_t now);
+void fb_wheel_add(struct fb_wheel *w, struct fb_timer *t);
+/* t is in w. */
+void fb_wheel_del(struct fb_wheel *w, struct fb_timer *t);
+/*
+ * Take out the earliest timer that is due. NULL: none is, or *work steps were
+ * not enough to find it (*work is 0 then: go on later). `now` never goes back.
+ */
+struct fb_timer *fb_wheel_take(struct fb_wheel *w, uint64_t now, int *work);
+/*
+ * When fb_wheel_take has something to do; UINT64_MAX: never. Exact (to the tick)
+ * unless timers were deleted: then maybe too early, but not for the same again.
+ */
+uint64_t fb_wheel_next(const struct fb_wheel *w);
+
+static inline bool fb_wheel_holds(const struct fb_timer *t)
+{
+	return t->pprev;
+}
+
+#endif
