@@ -350,7 +350,7 @@ static int join_plain(fiber_t *f, void **result)
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
 	visiting = fb_visit();	/* no: the runtime was abandoned */
-	/* Both pair with bury(): the exchange and the release of done. */
+	/* Each pairs with bury(): the exchange, and the release of done. */
 	if (__atomic_compare_exchange_n(&f->join, &old,
 					(uintptr_t)&w + PLAIN_TAG, false,
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

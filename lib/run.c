@@ -427,7 +427,7 @@ FB_EXPORT int fiber_fini(void)
 		return -EPERM;
 	if (!may_close())
 		return -EBUSY;
-	/* State and closing pair with visit() and the looks at the state. */
+	/* Pairs with visit() and with the looks at the state. */
 	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	stop();
 	FB_RELEASE(fb_rt.closing, 0);

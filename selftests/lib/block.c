@@ -261,16 +261,21 @@ TEST(block_in_flock)
 	EXPECT_EQ(0, failures);
 }
 
-static void block_flock_process(struct scene *s)
+/* The other process holds the lock until it reads a byte. */
+static void hold_flock(const char *path, int ready, int until)
 {
-	check_eq(0, flock(s->fd[0], LOCK_EX));
-	check_eq(0, flock(s->fd[0], LOCK_UN));
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	char byte;
+
+	if (flock(fd, LOCK_EX) || write(ready, "r", 1) != 1)
+		_exit(1);
+	_exit(read(until, &byte, 1) == 1 ? 0 : 2);
 }
 
 TEST(block_in_flock_of_another_process)
 {
-	static struct scene s = { .block = block_flock_process };
-	int ready[2], status;
+	static struct scene s = { .block = block_flock, .wake = wake_pipe };
+	int ready[2], go[2], status;
 	char byte;
 	pid_t pid;
 
@@ -278,23 +283,23 @@ TEST(block_in_flock_of_another_process)
 	s.fd[0] = open(s.path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	ASSERT_LE(0, s.fd[0]);
 	ASSERT_EQ(0, pipe(ready));
+	ASSERT_EQ(0, pipe(go));
 	pid = fork();
-	if (!pid) {
-		int fd = open(s.path, O_RDWR | O_CLOEXEC);
-
-		flock(fd, LOCK_EX);
-		(void)!write(ready[1], "r", 1);
-		block_ns(300 * MS);
-		_exit(0);
-	}
+	if (!pid)
+		hold_flock(s.path, ready[1], go[0]);
 	ASSERT_EQ(1, read(ready[0], &byte, 1));
+	s.fd[1] = go[1];
 	play(&s);
 	unlink(s.path);
 	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
 	EXPECT_EQ(0, failures);
 }
 
-/* The holder sleeps with the mutex; another waits for it; a third counts. */
+/*
+ * The holder is blocked with the mutex; another waits for it; a third counts,
+ * then ends the holder's block.
+ */
 static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int holds;
 
@@ -304,7 +309,7 @@ static void *holds_mutex(void *arg)
 
 	check_eq(0, pthread_mutex_lock(&held));
 	atomic_store(&holds, 1);
-	check_eq(0, block_ns(200 * MS));
+	block_read(arg);
 	atomic_store(&holds, 0);
 	check_eq(0, pthread_mutex_unlock(&held));
 	check_eq(tid, gettid());
@@ -321,7 +326,7 @@ static void block_mutex(struct scene *s)
 
 static void *three(void *arg)
 {
-	fiber_t *f = spawn(holds_mutex, NULL);
+	fiber_t *f = spawn(holds_mutex, arg);
 
 	while (!atomic_load(&holds))
 		fiber_yield();
@@ -332,10 +337,11 @@ static void *three(void *arg)
 
 TEST(block_in_a_contended_mutex)
 {
-	static struct scene s = { .block = block_mutex };
+	static struct scene s = { .block = block_mutex, .wake = wake_pipe };
 
+	ASSERT_EQ(0, pipe(s.fd));
 	ASSERT_EQ(0, with_runtime(1, 0, three, &s));
-	EXPECT_LE(1, s.counts);
+	EXPECT_LE(200, s.counts);
 	EXPECT_EQ(0, failures);
 }
 
@@ -345,8 +351,8 @@ static void block_nanosleep(struct scene *s)
 {
 	uint64_t t = now_ns();
 
-	check_eq(0, block_ns(100 * MS));
-	check(now_ns() - t >= 100 * MS);
+	check_eq(0, block_ns(s->nap));
+	check(now_ns() - t >= s->nap);
 }
 
 TEST(block_in_nanosleep) { play_pipe(_metadata, block_nanosleep, NULL); }
@@ -356,44 +362,59 @@ static void block_timeouts(struct scene *s)
 	struct pollfd p = { .fd = s->fd[0], .events = POLLIN };
 	uint64_t t = now_ns();
 
-	check_eq(0, poll(&p, 1, 100));
-	check(now_ns() - t >= 100 * MS);
+	check_eq(0, poll(&p, 1, (int)(s->nap / MS)));
+	check(now_ns() - t >= s->nap);
 }
 
 TEST(block_in_poll_with_timeout) { play_pipe(_metadata, block_timeouts, NULL); }
+
+/* ---- child processes, each of which reads a line of the pipe and ends ---- */
 
 static void block_waitpid(struct scene *s)
 {
 	int status = 0;
 	pid_t pid = fork();
+	char byte;
 
-	if (!pid) {
-		block_ns(100 * MS);
-		_exit(3);
-	}
+	if (!pid)
+		_exit(read(s->fd[0], &byte, 1) == 1 ? 3 : 1);
 	check(pid > 0);
 	check_eq(pid, waitpid(pid, &status, 0));
 	check_eq(3, WEXITSTATUS(status));
 }
 
-TEST(block_in_fork_and_waitpid) { play_pipe(_metadata, block_waitpid, NULL); }
+TEST(block_in_fork_and_waitpid)
+{
+	play_pipe(_metadata, block_waitpid, wake_pipe);
+}
 
 static void block_spawn(struct scene *s)
 {
-	char *argv[] = { "sh", "-c", "sleep 0.1; exit 5", NULL };
+	char script[64];
+	char *argv[] = { "sh", "-c", script, NULL };
 	int status = 0;
 	pid_t pid;
 
+	snprintf(script, sizeof(script), "read line <&%d; exit 5", s->fd[0]);
 	check_eq(0, posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ));
 	check_eq(pid, waitpid(pid, &status, 0));
 	check_eq(5, WEXITSTATUS(status));
-	check_eq(256 * 6, system("sleep 0.1; exit 6"));
 }
 
-TEST(block_in_posix_spawn_and_system)
+TEST(block_in_posix_spawn)
 {
-	play_pipe(_metadata, block_spawn, NULL);
+	play_pipe(_metadata, block_spawn, wake_getline);
 }
+
+static void block_system(struct scene *s)
+{
+	char script[64];
+
+	snprintf(script, sizeof(script), "read line <&%d; exit 6", s->fd[0]);
+	check_eq(256 * 6, system(script));
+}
+
+TEST(block_in_system) { play_pipe(_metadata, block_system, wake_getline); }
 
 /* ---- names ---- */
 

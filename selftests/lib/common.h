@@ -93,6 +93,21 @@ helper int block_ns(uint64_t ns)
 	return nanosleep(&t, NULL);
 }
 
+/*
+ * Wait until cond holds; false if it does not for PATIENCE seconds. For plain
+ * threads. A test waits for what it is about, and never for a time in which it
+ * should have happened: other work may have the CPUs meanwhile.
+ */
+#define PATIENCE	20
+#define until(cond) ({							\
+	uint64_t end_ = now_ns() + PATIENCE * SEC;			\
+	bool met_;							\
+									\
+	while (!(met_ = (cond)) && now_ns() < end_)			\
+		block_ns(1 * MS);					\
+	met_;								\
+})
+
 helper bool in_vm(void)
 {
 	return getenv("FIBER_VM") != NULL;
@@ -177,6 +192,15 @@ helper int with_runtime(unsigned int processors, uint64_t quantum_ns,
 	return fiber_fini();
 }
 
+/* Detached fibers need a moment to be gone when their last word was heard. */
+helper int fini_soon(void)
+{
+	int r = 0;
+
+	(void)until((r = fiber_fini()) != -EBUSY);
+	return r;
+}
+
 helper fiber_t *spawn(void *(*fn)(void *), void *arg)
 {
 	fiber_t *f = NULL;
@@ -246,9 +270,7 @@ helper long thread_count(void)
 /* A joined thread may be on its way out of the kernel's lists still. */
 helper bool thread_count_becomes(long n)
 {
-	for (int i = 0; i < 1000 && thread_count() != n; i++)
-		block_ns(2 * MS);
-	return thread_count() == n;
+	return until(thread_count() == n);
 }
 
 helper void cap_memory(int resource, uint64_t bytes)

@@ -111,13 +111,11 @@ static void run_beside_hogs(struct __test_metadata *_metadata, int hogs)
 	block_ns(50 * MS);
 	for (int i = 1; i <= 10; i++) {
 		one = spawn(runs_once, NULL);
-		for (int k = 0; k < 1000 && atomic_load(&ran) < i; k++)
-			block_ns(1 * MS);
-		EXPECT_EQ(i, ran);
+		EXPECT_TRUE(until(atomic_load(&ran) == i));
 		fiber_detach(one);
 	}
 	for (int i = 0; i < hogs; i++)
-		EXPECT_NE(0, n[i]);
+		EXPECT_TRUE(until(*(volatile unsigned long *)&n[i]));
 	atomic_store(&stop, 1);
 	for (int i = 0; i < hogs; i++)
 		join(f[i]);
@@ -140,7 +138,7 @@ static void *spins_with_registers(void *arg)
 
 TEST(registers_are_kept)
 {
-	uint64_t until = now_ns() + (in_vm() ? 25 : 8) * SEC;
+	uint64_t enough = now_ns() + (in_vm() ? 25 : 8) * SEC;
 	uint64_t want = 50000, seen = 0;
 	fiber_t *f[3];
 
@@ -155,7 +153,9 @@ TEST(registers_are_kept)
 	}
 	for (uintptr_t i = 0; i < 3; i++)
 		f[i] = spawn(spins_with_registers, (void *)(i + 1));
-	while (seen < want && now_ns() < until && !failures) {
+	/* As many as there is time for, and as long as it takes for some. */
+	while (seen < want && !failures &&
+	       (seen <= want / 20 || now_ns() < enough)) {
 		block_ns(50 * MS);
 		seen = stats().preemptions;
 	}
@@ -204,9 +204,8 @@ static void run_malloc(struct __test_metadata *_metadata, unsigned int n)
 		f[i] = spawn(allocates, (void *)i);
 	for (int i = 0; i < 8; i++) {
 		block_ns(500 * MS);
-		now = atomic_load(&allocations);
-		EXPECT_NE(before, now);
-		before = now;
+		EXPECT_TRUE(until(atomic_load(&allocations) != before));
+		before = now = atomic_load(&allocations);
 	}
 	atomic_store(&stop, 1);
 	for (int i = 0; i < 4; i++)
@@ -255,7 +254,8 @@ static void *makes_calls(void *arg)
 static void *feeds(void *arg)
 {
 	while (!atomic_load((atomic_int *)arg)) {
-		check_eq(1, write(pipe_fd[1], "f", 1));
+		if (write(pipe_fd[1], "f", 1) != 1)
+			check_eq(EAGAIN, errno);	/* full */
 		block_ns(500 * US);
 	}
 	return NULL;
@@ -270,6 +270,7 @@ TEST(no_call_returns_eintr)
 	bool kernel;
 
 	ASSERT_EQ(0, pipe(pipe_fd));
+	ASSERT_EQ(0, fcntl(pipe_fd[1], F_SETFL, O_NONBLOCK));
 	ASSERT_EQ(0, start(1, 1 * MS));
 	kernel = on_kernel();
 	ASSERT_EQ(0, pthread_create(&thread, NULL, feeds, &end));
@@ -278,6 +279,7 @@ TEST(no_call_returns_eintr)
 	for (int i = 2; i < 4; i++)
 		f[i] = spawn(makes_calls, NULL);
 	block_ns(3 * SEC);
+	EXPECT_TRUE(until(atomic_load(&calls) > 20));
 	atomic_store(&stop, 1);
 	for (int i = 0; i < 4; i++)
 		join(f[i]);
@@ -286,7 +288,6 @@ TEST(no_call_returns_eintr)
 	figure("eintr: %lu of %lu calls, %lu preemptions\n", eintr, calls,
 	       stats().preemptions);
 	ASSERT_EQ(0, fiber_fini());
-	EXPECT_LT(20, calls);
 	EXPECT_EQ(0, failures);
 	if (kernel)
 		EXPECT_EQ(0, eintr);
@@ -324,6 +325,7 @@ TEST(no_preempt_is_not_preempted)
 	for (int i = 0; i < 3; i++)
 		f[i] = spawn(guards, NULL);
 	block_ns(2 * SEC);
+	EXPECT_TRUE(until(stats().preemptions + stats().switches > 10));
 	atomic_store(&stop, 1);
 	for (int i = 0; i < 3; i++)
 		join(f[i]);
@@ -334,7 +336,6 @@ TEST(no_preempt_is_not_preempted)
 	EXPECT_EQ(0, torn);
 	EXPECT_EQ(left, right);
 	EXPECT_EQ(sections, left);
-	EXPECT_LT(10, st.preemptions + st.switches);
 	EXPECT_EQ(0, failures);
 }
 

@@ -165,16 +165,6 @@ static void *detaches_in_all_orders(void *arg)
 	return NULL;
 }
 
-/* Detached fibers need a moment to be gone when their last word was heard. */
-static int fini_soon(void)
-{
-	int r;
-
-	for (int i = 0; (r = fiber_fini()) == -EBUSY && i < 1000; i++)
-		block_ns(1 * MS);
-	return r;
-}
-
 TEST(detach)
 {
 	for (unsigned int n = 1; n <= 3; n++) {
@@ -353,13 +343,24 @@ TEST(attributes_are_checked)
 	EXPECT_EQ(0, failures);
 }
 
+static atomic_int renamed;
+
 static void *looks_at_its_name(void *arg)
 {
 	check(!strcmp(fiber_name(fiber_self()), arg));
 	check_eq(0, fiber_set_name(fiber_self(), "a name that is too long"));
 	check(!strcmp(fiber_name(fiber_self()), "a name that is "));
-	fiber_yield();
+	atomic_store(&renamed, 1);
+	while (atomic_load(&renamed) == 1)
+		fiber_yield();
 	return NULL;
+}
+
+/* Between any two of its steps another may have a turn. */
+static void wait_until_renamed(void)
+{
+	while (!atomic_load(&renamed))
+		fiber_yield();
 }
 
 static void *names(void *arg)
@@ -368,17 +369,23 @@ static void *names(void *arg)
 	fiber_t *f, *g;
 
 	check_eq(0, fiber_spawn_attr(&f, &attr, looks_at_its_name, "worker"));
-	/* it may have been preempted before it renamed itself */
-	while (strcmp(fiber_name(f), "a name that is "))
-		fiber_yield();
+	wait_until_renamed();
+	check(!strcmp(fiber_name(f), "a name that is "));
 	check_eq(0, fiber_set_name(f, "mine"));
 	check(!strcmp(fiber_name(f), "mine"));
+	atomic_store(&renamed, 0);
+	join(f);
 	attr.name = "0123456789abcdefgh";
 	check_eq(0, fiber_spawn_attr(&g, &attr, looks_at_its_name,
 				     "0123456789abcde"));
-	join(f);
+	wait_until_renamed();
+	check(!strcmp(fiber_name(g), "a name that is "));
+	atomic_store(&renamed, 0);
 	join(g);
-	join(spawn(looks_at_its_name, ""));
+	f = spawn(looks_at_its_name, "");
+	wait_until_renamed();
+	atomic_store(&renamed, 0);
+	join(f);
 	return NULL;
 }
 

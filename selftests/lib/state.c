@@ -60,15 +60,6 @@ static void *errno_per_fiber(void *arg)
 	return NULL;
 }
 
-static int fini_soon(void)
-{
-	int r;
-
-	for (int i = 0; (r = fiber_fini()) == -EBUSY && i < 1000; i++)
-		block_ns(1 * MS);
-	return r;
-}
-
 TEST(errno_is_kept_per_fiber)
 {
 	for (unsigned int n = 1; n <= 3; n++) {

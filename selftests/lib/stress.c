@@ -293,8 +293,7 @@ static void stress(struct __test_metadata *_metadata, unsigned int n)
 	EXPECT_EQ(0, failures);
 	if (kernel)
 		EXPECT_EQ(0, over);
-	for (int i = 0; i < 2000 && fiber_fini() == -EBUSY; i++)
-		block_ns(1 * MS);	/* detached children */
+	ASSERT_EQ(0, fini_soon());	/* detached children */
 	EXPECT_EQ(-EPERM, fiber_spawn(NULL, squares, NULL));
 }
 
