@@ -29,6 +29,7 @@ static struct {
 
 	/* A says */
 	int a_err;
+	pid_t a_tid;
 	long result;
 	unsigned int inside, back, done;
 	uint32_t processor_after;
@@ -337,6 +338,7 @@ static void *thread_a(void *arg)
 	}
 	raw_takeover(a_takeover);
 	raw_enter();
+	STORE(s.a_tid, raw_tid());
 	STORE(s.inside, 1);
 	s.result = now->call();
 	STORE(s.back, 1);
@@ -470,7 +472,10 @@ TEST_F(block, kept)
 static unsigned int stop;
 static uint32_t b_events[8], b_count;
 
-/* A spare that reports its events and gives the processor back at once. */
+/*
+ * A spare that reports its events and gives the processor back at once; with the
+ * takeover word it found, it would get it at once again.
+ */
 static void *plain_spare(void *arg)
 {
 	uint32_t event, flags = FIBER_WAIT_SPARE;
@@ -482,11 +487,32 @@ static void *plain_spare(void *arg)
 			break;
 		if (b_count < 8)
 			b_events[b_count] = event;
+		raw_takeover(0);
 		ADD(b_count, 1);
 		flags = FIBER_WAIT_SPARE | FIBER_WAIT_GIVE | FIBER_WAIT_SURE;
 	}
 	raw_detach();
 	return NULL;
+}
+
+/* Main, which owns the processor, sleeps in fiber, and is back. */
+static void sleep_in_fiber(uint32_t takeover, unsigned int us)
+{
+	raw_takeover(takeover);
+	raw_enter();
+	raw_sleep(us);
+	raw_exclude();
+	raw_leave();
+}
+
+/* So late that it did not have to sleep? Again, until the spare has run. */
+static void sleep_until_taken(uint32_t takeover, unsigned int us)
+{
+	uint64_t end = raw_now() + RAW_PATIENCE * 1000000000ULL;
+
+	do
+		sleep_in_fiber(takeover, us);
+	while (!LOAD(b_count) && raw_now() < end);
 }
 
 static void own_in_main(struct __test_metadata *_metadata, uint32_t takeover)
@@ -506,7 +532,8 @@ TEST(keep_wake_takes_it)
 	now = &(struct _fixture_variant_block){ .call = call_read };
 	a_takeover = 0;
 	b = raw_thread(thread_a, NULL);
-	ASSERT_TRUE(RAW_UNTIL(LOAD(s.inside) && raw_info->avail == 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(s.a_tid), SYS_read)));
+	EXPECT_EQ(1, raw_info->avail);
 	EXPECT_EQ(0, raw_info->idle);
 	EXPECT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_WAKE, NULL));	/* no spare */
 	raw_thread(plain_spare, NULL);
@@ -539,7 +566,8 @@ TEST(keep_ready_newcomer_takes_it)
 	now = &(struct _fixture_variant_block){ .call = call_read };
 	a_takeover = 0;
 	a = raw_thread(thread_a, NULL);
-	ASSERT_TRUE(RAW_UNTIL(LOAD(s.inside) && raw_info->avail == 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(s.a_tid), SYS_read)));
+	EXPECT_EQ(1, raw_info->avail);
 	ASSERT_EQ(0, raw_attach());
 	ASSERT_EQ(0, raw_wait(FIBER_WAIT_READY, 0, &event));
 	EXPECT_EQ(FIBER_EVENT_IDLE, event);
@@ -564,10 +592,7 @@ TEST(hint_work_hands_off)
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
 	own_in_main(_metadata, 0);
 	raw_hint->work = 1;
-	raw_enter();
-	raw_sleep(50000);
-	raw_exclude();
-	raw_leave();
+	sleep_until_taken(0, 50000);
 	raw_hint->work = 0;
 	EXPECT_LE(1, LOAD(b_count));
 	EXPECT_EQ(FIBER_EVENT_BLOCK, b_events[0]);
@@ -613,19 +638,18 @@ TEST(no_handoff_outside_fiber)
  */
 TEST(grace_short_blocks)
 {
-	struct raw_stats st;
+	uint64_t end = raw_now() + RAW_PATIENCE * 1000000000ULL;
+	struct raw_stats st = {};
 	int i;
 
 	START(.grace_ns = 10000000);
 	raw_thread(plain_spare, NULL);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
-	own_in_main(_metadata, FIBER_TAKEOVER_READY);
-	raw_enter();
-	for (i = 0; i < 200; i++)
-		raw_sleep(100);
-	raw_exclude();
-	raw_leave();
-	ASSERT_EQ(0, raw_stats(&st));
+	own_in_main(_metadata, 0);
+	for (i = 0; i < 200 || (!st.grace_returns && raw_now() < end); i++) {
+		sleep_in_fiber(FIBER_TAKEOVER_READY, 100);
+		ASSERT_EQ(0, raw_stats(&st));
+	}
 	TH_LOG("%lu blocks, %lu came back in time, spare ran %u times",
 	       st.blocks, st.grace_returns, LOAD(b_count));
 	EXPECT_LE(1, st.grace_returns);
@@ -636,17 +660,11 @@ TEST(grace_short_blocks)
 
 TEST(grace_long_block)
 {
-	struct raw_stats st;
-
 	START(.grace_ns = 5000000);
 	raw_thread(plain_spare, NULL);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
-	own_in_main(_metadata, FIBER_TAKEOVER_READY);
-	raw_enter();
-	raw_sleep(200000);
-	raw_exclude();
-	raw_leave();
-	ASSERT_EQ(0, raw_stats(&st));
+	own_in_main(_metadata, 0);
+	sleep_until_taken(FIBER_TAKEOVER_READY, 200000);
 	EXPECT_LE(1, LOAD(b_count));
 	EXPECT_EQ(FIBER_EVENT_BLOCK, b_events[0]);
 	EXPECT_EXCLUSIVE();
@@ -660,11 +678,9 @@ TEST(counters_agree)
 	START(0);
 	raw_thread(plain_spare, NULL);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
-	own_in_main(_metadata, FIBER_TAKEOVER_READY);
-	raw_enter();
-	raw_sleep(20000);
-	raw_sleep(20000);
-	raw_leave();
+	own_in_main(_metadata, 0);
+	sleep_in_fiber(FIBER_TAKEOVER_READY, 20000);
+	sleep_in_fiber(FIBER_TAKEOVER_READY, 20000);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
 	ASSERT_EQ(0, raw_stats(&st));
 	EXPECT_EQ(st.blocks, raw_page->blocks);

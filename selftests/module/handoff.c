@@ -2,6 +2,8 @@
 /*
  * handoff.c - who gets a processor, in which order, and why
  */
+#include <sys/syscall.h>
+
 #include "harness.h"
 #include "mix.h"
 
@@ -271,7 +273,6 @@ TEST(spare_deadline_makes_it_ready)
 	START(0);
 	own_in_main(_metadata);
 	raw_thread(wait_once, &s);
-	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
 	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
 	EXPECT_EQ(0, raw_info->spares);
 	EXPECT_EQ(0, LOAD(seen.n));
@@ -334,15 +335,21 @@ TEST(wake_busy)
 }
 
 static unsigned int hold;
+static int block_pipe[2];
+static pid_t block_tid, keeper_tid;
 
+/* Until somebody writes to block_pipe. */
 static void *block_in_fiber(void *takeover)
 {
+	char c;
+
 	if (raw_attach() || raw_own(FIBER_WAIT_READY))
 		return NULL;
 	raw_takeover((uintptr_t)takeover);
 	raw_enter();
-	STORE(hold, 1);
-	raw_sleep(300000);
+	STORE(block_tid, raw_tid());
+	if (read(block_pipe[0], &c, 1) != 1)
+		ADD(raw_violations, 1);
 	raw_exclude();
 	raw_leave();
 	return NULL;
@@ -355,12 +362,15 @@ TEST(newcomer_takes_wanted_idle)
 	pthread_t t;
 
 	START(0);
+	ASSERT_EQ(0, pipe(block_pipe));
 	t = raw_thread(block_in_fiber, (void *)FIBER_TAKEOVER_READY);
-	ASSERT_TRUE(RAW_UNTIL(LOAD(hold) && raw_info->idle == 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(block_tid), SYS_read) &&
+			      raw_info->idle == 1));
 	EXPECT_EQ(1, raw_info->avail);
 	raw_thread(wait_once, &s);
 	ASSERT_TRUE(RAW_UNTIL(LOAD(seen.n) == 1));
 	EXPECT_EQ(FIBER_EVENT_IDLE, seen.event[0]);
+	ASSERT_EQ(1, write(block_pipe[1], "x", 1));
 	pthread_join(t, NULL);
 	EXPECT_EXCLUSIVE();
 }
@@ -371,13 +381,30 @@ TEST(newcomer_waits_if_unwanted)
 	pthread_t t;
 
 	START(0);
+	ASSERT_EQ(0, pipe(block_pipe));
 	t = raw_thread(block_in_fiber, NULL);
-	ASSERT_TRUE(RAW_UNTIL(LOAD(hold) && raw_info->avail == 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(block_tid), SYS_read)));
+	EXPECT_EQ(1, raw_info->avail);
 	raw_thread(wait_once, &s);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
+	ASSERT_EQ(1, write(block_pipe[1], "x", 1));
 	pthread_join(t, NULL);
 	EXPECT_EQ(0, LOAD(seen.n));
 	EXPECT_EXCLUSIVE();
+}
+
+/* Main sleeps in fiber until somebody took over (it may be late, and not sleep). */
+static void sleep_until_seen(void)
+{
+	uint64_t end = raw_now() + RAW_PATIENCE * 1000000000ULL;
+
+	raw_takeover(FIBER_TAKEOVER_READY);
+	raw_enter();
+	do
+		raw_sleep(100000);
+	while (!LOAD(seen.n) && raw_now() < end);
+	raw_exclude();
+	raw_leave();
 }
 
 /* A carrier that waits to continue goes before a spare. */
@@ -391,11 +418,7 @@ TEST(block_ready_before_spare)
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
 	raw_thread(wait_once, &r);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
-	raw_takeover(FIBER_TAKEOVER_READY);
-	raw_enter();
-	raw_sleep(100000);
-	raw_exclude();
-	raw_leave();
+	sleep_until_seen();
 	EXPECT_LE(1, LOAD(seen.n));
 	EXPECT_EQ('r', seen.who[0]);
 	EXPECT_EQ(FIBER_EVENT_BLOCK, seen.event[0]);
@@ -411,6 +434,7 @@ static void *keeper(void *arg)
 {
 	int r;
 
+	STORE(keeper_tid, raw_tid());
 	do {
 		r = raw_ioctl(raw_fd, FIBER_IOC_KEEP, NULL);
 		keep_said[keep_n % 8] = r;
@@ -421,6 +445,9 @@ static void *keeper(void *arg)
 	} while (r >= 0);
 	return NULL;
 }
+
+#define EXPECT_KEEPER_SLEEPS()						\
+	EXPECT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(keeper_tid), SYS_ioctl)))
 
 TEST(keep_counts_missing)
 {
@@ -438,8 +465,8 @@ TEST(keep_counts_missing)
 	}
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 2));
 	STORE(hold, 1);
-	raw_sleep(50000);
-	EXPECT_EQ(1, LOAD(keep_n));		/* asleep: enough of them */
+	EXPECT_KEEPER_SLEEPS();
+	EXPECT_EQ(1, LOAD(keep_n));		/* enough of them */
 	EXPECT_EQ(-EBUSY, raw_ioctl(raw_fd, FIBER_IOC_KEEP, NULL));
 	EXPECT_EQ(1, raw_ioctl(raw_fd, FIBER_IOC_WAKE, NULL));
 	ASSERT_TRUE(RAW_UNTIL(LOAD(keep_n) == 2));
@@ -448,7 +475,7 @@ TEST(keep_counts_missing)
 	raw_thread(wait_once, &w[2]);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 2));
 	STORE(hold, 1);
-	raw_sleep(20000);
+	EXPECT_KEEPER_SLEEPS();
 	close(raw_fd);
 	pthread_join(t, NULL);
 	EXPECT_EQ(-ESHUTDOWN, keep_said[2]);
@@ -464,14 +491,10 @@ TEST(keep_woken_by_block)
 	raw_thread(wait_once, &w[0]);
 	ASSERT_TRUE(RAW_UNTIL(raw_info->spares == 1));
 	t = raw_thread(keeper, NULL);
-	raw_sleep(50000);
+	EXPECT_KEEPER_SLEEPS();
 	EXPECT_EQ(0, LOAD(keep_n));
 	own_in_main(_metadata);
-	raw_takeover(FIBER_TAKEOVER_READY);
-	raw_enter();
-	raw_sleep(100000);
-	raw_exclude();
-	raw_leave();
+	sleep_until_seen();
 	EXPECT_EQ(1, LOAD(seen.n));
 	ASSERT_TRUE(RAW_UNTIL(LOAD(keep_n) == 1));
 	EXPECT_EQ(1, keep_said[0]);
@@ -487,7 +510,7 @@ TEST(keep_needs_none)
 
 	START(.min_spares = 0);
 	t = raw_thread(keeper, NULL);
-	raw_sleep(50000);
+	EXPECT_KEEPER_SLEEPS();
 	EXPECT_EQ(0, LOAD(keep_n));
 	close(raw_fd);
 	pthread_join(t, NULL);

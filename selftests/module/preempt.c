@@ -62,29 +62,42 @@ static uint64_t cpu_time(pthread_t t)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
-/* The halves of the time they had (two emulated CPUs count at two speeds). */
+/* Per cent of what both had in two seconds. */
+static double share_of_first(const pthread_t *t)
+{
+	uint64_t had[2];
+	int i;
+
+	raw_sleep(200000);
+	for (i = 0; i < 2; i++)
+		had[i] = cpu_time(t[i]);
+	raw_sleep(2000000);
+	for (i = 0; i < 2; i++)
+		had[i] = cpu_time(t[i]) - had[i];
+	return 100.0 * had[0] / (had[0] + had[1]);
+}
+
+/*
+ * The halves of the time they had (two emulated CPUs count at two speeds). A
+ * host that stands still counts as the time of one of them: then again.
+ */
 TEST(two_loops_share)
 {
 	struct loop l[2] = {};
-	uint64_t turns[2];
 	pthread_t t[2];
 	double share;
-	int i;
+	int i, tries = 0;
 
 	START(.quantum_ns = 10000000, .preempt = true);
 	for (i = 0; i < 2; i++)
 		t[i] = raw_thread(loop, &l[i]);
 	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 2));
-	raw_sleep(200000);
-	for (i = 0; i < 2; i++)
-		turns[i] = cpu_time(t[i]);
-	raw_sleep(2000000);
-	for (i = 0; i < 2; i++)
-		turns[i] = cpu_time(t[i]) - turns[i];
+	do
+		share = share_of_first(t);
+	while ((share < 45 || share > 55) && ++tries < 4);
 	STORE(stop, 1);
 	for (i = 0; i < 2; i++)
 		pthread_join(t[i], NULL);
-	share = 100.0 * turns[0] / (turns[0] + turns[1]);
 	TH_LOG("%.1f%% and %.1f%%, %lu and %lu preemptions", share, 100 - share,
 	       l[0].preempts, l[1].preempts);
 	EXPECT_EQ(0, l[0].err | l[1].err);
@@ -94,24 +107,30 @@ TEST(two_loops_share)
 	EXPECT_EXCLUSIVE();
 }
 
-/* A newcomer does not wait for the end of a long quantum. */
+/* A newcomer does not wait for the end of a long quantum: the best of some. */
 TEST(newcomer_cuts_quantum)
 {
 	struct loop l = {};
-	uint64_t start;
+	uint64_t start, least = ~0ULL;
 	pthread_t t;
+	int i;
 
 	START(.quantum_ns = 1000000000, .preempt = true);
 	t = raw_thread(loop, &l);
 	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 1));
 	ASSERT_EQ(0, raw_attach());
-	start = raw_now();
-	ASSERT_EQ(0, raw_own(FIBER_WAIT_READY));
-	start = raw_now() - start;
-	TH_LOG("waited %lu us with a quantum of 1 s", start / 1000);
-	EXPECT_GT(700000000, start);
+	for (i = 0; i < 5 && least >= 700000000; i++) {
+		start = raw_now();
+		ASSERT_EQ(0, raw_own(FIBER_WAIT_READY));
+		start = raw_now() - start;
+		least = start < least ? start : least;
+		ASSERT_EQ(0, raw_detach());
+		ASSERT_TRUE(RAW_UNTIL(raw_info->idle + raw_info->waiting == 0));
+		ASSERT_TRUE(RAW_UNTIL(!raw_attach()));
+	}
+	TH_LOG("waited %lu us with a quantum of 1 s", least / 1000);
+	EXPECT_GT(700000000, least);
 	STORE(stop, 1);
-	ASSERT_EQ(0, raw_detach());
 	pthread_join(t, NULL);
 	EXPECT_EXCLUSIVE();
 }
@@ -216,11 +235,11 @@ static void *impatient(void *arg)
 	return NULL;
 }
 
-static void spin_outside(uint64_t ns)
+static void spin_outside(volatile uint32_t *until)
 {
-	uint64_t end = raw_now() + ns;
+	uint64_t end = raw_now() + RAW_PATIENCE * 1000000000ULL;
 
-	while (raw_now() < end)
+	while (!*until && raw_now() < end)
 		;
 }
 
@@ -277,7 +296,7 @@ TEST(refused_outside_text)
 	START(.quantum_ns = 1000000, .preempt = true);
 	begin_due(_metadata, FIBER_TAKEOVER_READY);
 	raw_enter();
-	spin_outside(100000000);
+	spin_outside(&raw_page->pending);
 	r = end_due();
 	EXPECT_REFUSED(r);
 
@@ -332,31 +351,39 @@ TEST(refused_outside_fiber)
 	EXPECT_EXCLUSIVE();
 }
 
-/* A sequence that starts at 1 and commits at 2; "pending" ends its loop. */
+/*
+ * A sequence that starts at 1 and commits at 2; "pending" ends its loop. Only
+ * there no_preempt is 0, and the code for an abort is no preemptible text.
+ */
 asm(".pushsection raw_text, \"ax\", @progbits\n"
     ".globl rseq_loop, rseq_start, rseq_commit, rseq_abort\n"
     "rseq_loop:\n"			/* rdi: &rseq_cs, rsi: &cs, rdx: until */
-    "	mov %rcx, %rax\n"		/* rcx: limit */
+    "	mov %rcx, %rax\n"		/* rcx: limit, r8: &no_preempt */
     "	mov %rsi, (%rdi)\n"
     "rseq_start:\n"
+    "	movl $0, (%rdx)\n"
+    "	movl $0, (%r8)\n"
     "1:	cmpl $0, (%rdx)\n"
     "	jne 2f\n"
     "	sub $1, %rax\n"
     "	jnz 1b\n"
-    "2:\n"
+    "2:	movl $1, (%r8)\n"
     "rseq_commit:\n"
     "	movq $0, (%rdi)\n"
     "	xor %eax, %eax\n"
     "	ret\n"
+    ".popsection\n"
+    ".pushsection .text\n"
     "	.long 0x53053053\n"		/* RSEQ_SIG */
     "rseq_abort:\n"
+    "	movl $1, (%r8)\n"
     "	movq $0, (%rdi)\n"
     "	mov $1, %eax\n"
     "	ret\n"
     ".popsection\n");
 extern char rseq_start[], rseq_commit[], rseq_abort[];
 int rseq_loop(volatile void *area, struct rseq_cs *cs, volatile void *until,
-	      uint64_t limit);
+	      uint64_t limit, volatile void *no_preempt);
 
 TEST(refused_in_rseq)
 {
@@ -376,22 +403,17 @@ TEST(refused_in_rseq)
 	START(.quantum_ns = 1000000, .preempt = true);
 	begin_due(_metadata, FIBER_TAKEOVER_READY);
 	/* The scheduler aborts it now and then; no upcall may, nor pass by. */
+	raw_page->no_preempt = 1;
 	for (tries = 0; aborted && tries < 10000; tries++) {
-		raw_page->pending = 0;
-		raw_page->no_preempt = 0;
 		raw_enter();
 		aborted = rseq_loop(&area->rseq_cs, &cs, &raw_page->pending,
-				    SPIN_LIMIT);
+				    SPIN_LIMIT, &raw_page->no_preempt);
 		raw_leave();
-		if (raw_page->preempts)
-			break;
 	}
 	r = end_due();
+	raw_page->no_preempt = 0;
 	TH_LOG("%d tries, aborted %d, refused %lu, preempted %lu", tries,
 	       aborted, r.refused, r.preempts);
-	/* Between two sequences a preemption is all right. */
-	if (r.preempts)
-		SKIP(return, "preempted between two sequences, not in one");
 	EXPECT_EQ(0, aborted);
 	EXPECT_REFUSED(r);
 }
@@ -474,6 +496,7 @@ static void stepped_child(void)
 	raw_enter();
 	raise(SIGSTOP);
 	mix_spin(20000000);
+	RAW_UNTIL((mix_spin(1000000), raw_page->preempts));
 	raw_exclude();
 	raw_leave();
 	if (raw_violations)

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include "raw.h"
 
@@ -367,6 +368,21 @@ pthread_t raw_thread(void *(*fn)(void *), void *arg)
 		exit(1);
 	}
 	return t;
+}
+
+pid_t raw_tid(void)
+{
+	return syscall(SYS_gettid);
+}
+
+bool raw_asleep_in(pid_t tid, long nr)
+{
+	char path[64], text[256];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", tid);
+	/* "running", or the number and the arguments; -1 in a fault. */
+	return tid && !read_text(path, text, sizeof(text)) &&
+	       text[0] >= '0' && text[0] <= '9' && atol(text) == nr;
 }
 
 void raw_regs_fill(struct raw_regs *r, uint64_t seed)

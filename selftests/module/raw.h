@@ -98,6 +98,9 @@ int raw_stats(struct raw_stats *s);
 int raw_refcnt(void);
 bool raw_parameter(const char *name, const char *value);
 pthread_t raw_thread(void *(*fn)(void *), void *arg);
+/* Is that thread of ours asleep in system call nr? 0 is no thread. */
+bool raw_asleep_in(pid_t tid, long nr);
+pid_t raw_tid(void);
 
 /* raw.S: the trampolines */
 extern char raw_return[], raw_return_end[], raw_preempt[];

@@ -124,7 +124,9 @@ TEST(call_restarts)
 	take_over(_metadata, &t, read_in_fiber);
 	pthread_kill(t, SIGUSR1);
 	EXPECT_WAITS_UNHANDLED();
-	ASSERT_EQ(0, give_and_take(&event));	/* it blocks again */
+	while (!LOAD(handled)) {		/* until it blocks again */
+		ASSERT_EQ(0, give_and_take(&event));
+	}
 	EXPECT_EQ(1, LOAD(handled));
 	EXPECT_EQ(0, LOAD(done));
 	ASSERT_EQ(1, write(p[1], "z", 1));
@@ -394,7 +396,7 @@ static void *worker(void *arg)
 		return NULL;
 	raw_takeover(FIBER_TAKEOVER_READY);
 	raw_enter();
-	while (loops < 300 && raw_now() < end)
+	while (loops < 300 && (loops < 20 || raw_now() < end))
 		one_round(epoll);
 	raw_leave();
 	worker_preempts = raw_page->preempts;
@@ -418,7 +420,7 @@ TEST(no_call_is_interrupted)
 	TH_LOG("%u rounds of nanosleep, epoll_wait, read; %lu preemptions, %lu of the worker, %lu handoffs",
 	       loops, st.preempts, worker_preempts, st.handoffs);
 	EXPECT_EQ(0, a_err);
-	EXPECT_LT(10, loops);
+	EXPECT_LE(20, loops);
 	EXPECT_EQ(0, interrupted);
 	EXPECT_LE(1, st.preempts);
 	EXPECT_EXCLUSIVE();
