@@ -134,14 +134,6 @@ wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
 	return fb_wait_error(state);
 }
 
-int fb_wait_never(struct fb_caller *me, uint64_t deadline, unsigned int why)
-{
-	struct fb_wait k;
-
-	fb_wait_begin(me, &k, deadline, true);
-	return fb_wait_error(fb_wait(me, &k, why));
-}
-
 /* ---- send and receive; deadline 0: do not wait ---- */
 
 static int send(struct fiber_chan *ch, const void *value, uint64_t deadline)

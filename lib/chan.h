@@ -35,7 +35,4 @@ static inline bool fb_chan_can_recv(const struct fiber_chan *ch)
 	return ch->count || ch->senders.head || ch->closed;
 }
 
-/* Wait for nothing but the deadline and cancellation. */
-int fb_wait_never(struct fb_caller *me, uint64_t deadline, unsigned int why);
-
 #endif

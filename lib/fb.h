@@ -57,14 +57,18 @@ static inline void fb_unlock(fb_lock_t *l)
 
 /* ---- fibers ---- */
 
-/* fiber.join: see fiber.c for the protocol. Else a waiter (fiber or thread). */
+/* fiber.join: see join.c for the protocol. Else a struct fb_node. */
 enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
 
 /*
  * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it
- * may be cancelled (it is in a scope, and not shielded)
+ * may be cancelled (it is in a scope, and not shielded); its end is more than the
+ * end of its stack (it is in a scope); .in counts it until it is off its stack
  */
-enum { FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4 };
+enum {
+	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
+	FB_F_OWNED = 16,
+};
 
 /* Who waits for an object; see wait.h. */
 struct fb_node;
@@ -90,7 +94,9 @@ struct fiber {
 		void *result;		/* when it has ended */
 	};
 	int err;			/* errno while it does not run */
-	uint8_t flags, klass;		/* klass: stack.c */
+	uint8_t flags;
+	uint8_t why;			/* FB_WHY_*: what it waits for */
+	uint16_t shields;		/* scope.c */
 	struct fb_fpu fpu;		/* with FB_F_FPU, while it does not run */
 	struct fiber *link;		/* pool or global queue */
 	void *base;			/* lowest byte of the block */
@@ -98,7 +104,10 @@ struct fiber {
 	char name[16];
 	struct fb_waiter w;		/* never reset: tickets go on */
 	uint32_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
-	uint8_t why;			/* FB_WHY_*: what it waits for */
+	uint8_t klass;			/* stack.c */
+	fb_lock_t join_lock;		/* join.c */
+	void *in;			/* scope.c; NULL: in no scope */
+	int (*scoped)(void *);		/* what a fiber of a scope does */
 } __attribute__((aligned(64)));
 
 /* ---- processors: the owner alone writes, unless said otherwise ---- */
@@ -373,6 +382,12 @@ FB_INLINE void fb_stack_put(struct fb_processor *p, struct fiber *f)
 /* The end of the calling fiber; fb_arch_start goes on here. */
 _Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 uint64_t fb_fiber_alive(void);
+
+/* ---- join.c ---- */
+/* A switch function: the fiber arg has ended and is off its stack. */
+void fb_join_bury(struct fb_carrier *c, void *arg);
+
+/* ---- fiber.c ---- */
 uint64_t fb_fiber_spawned(const struct fb_processor *p);
 
 /* ---- carrier.c ---- */

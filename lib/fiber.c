@@ -18,19 +18,9 @@
  * elsewhere in it. (To let the oldest run every 61st time unfolds the tree
  * breadth first: a thousand cold stacks instead of thirty warm ones.)
  *
- * Who frees. fiber.join is
- *   NONE      alive; nobody waits yet
- *   DETACHED  alive; nobody ever will: who ends frees
- *   waiter    alive; a parked fiber, or a plain thread (tag 1), which frees
- *   DONE      ended and off its stack: who joins or detaches frees
+ * Who frees, and how a fiber is joined: see join.c.
  *
- *	ending fiber, off its stack	joiner, off its stack
- *	old = exchange(join, DONE)	CAS(join, NONE, self)
- *	old is a waiter: ready it	failed: it is DONE, ready self
- *
- * One of the two atomics is first, so exactly one side sees the other.
- *
- * The common end needs neither: if the newest entry of our ring is a fiber
+ * The common end needs no atomic: if the newest entry of our ring is a fiber
  * that is inside fiber_spawn of this child (its .child says so), and the child
  * never asked for its own handle (FB_F_SHARED), then nobody in the world has
  * the handle yet: fiber_spawn writes *out when its caller goes on. Plain
@@ -39,45 +29,9 @@
  */
 #include <string.h>
 
-#include "fb.h"
-
-#define PLAIN_TAG	1
-
-/* A plain thread in fiber_join; on its stack. */
-struct plain_wait {
-	uint32_t done __attribute__((aligned(8)));
-};
-
-struct fiber_wait {
-	struct fiber *of, *self;
-};
+#include "scope.h"
 
 /* ---- the end ---- */
-
-/* f is off its stack: tell who waits, or leave it to who comes, or free it. */
-static void bury(struct fb_carrier *c, void *arg)
-{
-	struct fb_processor *p = c->proc;
-	struct fiber *f = arg;
-	struct plain_wait *w;
-	uintptr_t old;
-
-	/* Pairs with the same word in join_commit, join_plain and detach. */
-	old = __atomic_exchange_n(&f->join, FB_JOIN_DONE, __ATOMIC_ACQ_REL);
-	if (old == FB_JOIN_NONE)
-		return;
-	if (old == FB_JOIN_DETACHED) {
-		fb_stack_put(p, f);
-	} else if (old & PLAIN_TAG) {
-		w = (struct plain_wait *)(old - PLAIN_TAG);
-		/* Pairs with the acquire in join_plain. */
-		FB_RELEASE(w->done, 1);
-		/* *w may be gone: a wake of nobody's word does no harm. */
-		fb_os_wake(&w->done, 1);
-	} else {
-		fb_sched_ready(p, (struct fiber *)old);
-	}
-}
 
 /* The fiber inside fiber_spawn of f, if it is our newest ready one; taken. */
 static inline __attribute__((always_inline)) struct fiber *
@@ -120,6 +74,10 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 
 	if (!c)
 		fb_die("a fiber ended in the child of a fork");
+	if (c->cur->flags & FB_F_ENDS) {
+		fb_scope_end(c->cur, result);
+		c = fb_current();
+	}
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;
@@ -132,7 +90,7 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 		end_into(c, p, f, parent,
 			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
 	p->ended++;
-	fb_sched_quit(c, p, bury, f);
+	fb_sched_quit(c, p, fb_join_bury, f);
 }
 
 /* No value lives across a call here, so nothing needs to be pushed. */
@@ -179,6 +137,8 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 	f->child = NULL;
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
 	f->flags = 0;
+	f->why = 0;
+	f->shields = 0;
 	f->name[0] = 0;
 	fb_san_init(&f->ctx, f->base, (char *)f - (char *)f->base);
 }
@@ -192,7 +152,8 @@ static void set_name(struct fiber *f, const char *name)
 }
 
 static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
-			  void *(*fn)(void *), void *arg)
+			  void *(*fn)(void *), void *arg, struct fb_scope *s,
+			  int (*scoped)(void *))
 {
 	struct fiber *f;
 	uint64_t n;
@@ -201,6 +162,8 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	if (!f)
 		return -ENOMEM;
 	prepare(f, !out, fn, arg);
+	f->in = s;
+	f->scoped = scoped;
 	if (attr && attr->name)
 		set_name(f, attr->name);
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
@@ -214,13 +177,14 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 }
 
 static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
-		       void *(*fn)(void *), void *arg)
+		       void *(*fn)(void *), void *arg, struct fb_scope *s,
+		       int (*scoped)(void *))
 {
 	int r;
 
 	if (!fb_visit())
 		return -EPERM;
-	r = spawn_visiting(out, attr, fn, arg);
+	r = spawn_visiting(out, attr, fn, arg, s, scoped);
 	fb_visit_end();
 	return r;
 }
@@ -253,9 +217,10 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_resume(c, self);
 }
 
+/* s: the scope it is in, where it does fn for its first step; or NULL */
 static __attribute__((noinline)) int
 spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
-	   void *arg)
+	   void *arg, struct fb_scope *s, int (*scoped)(void *))
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
@@ -264,7 +229,7 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	if (!fn)
 		return -EINVAL;
 	if (!c)
-		return spawn_plain(out, attr, fn, arg);
+		return spawn_plain(out, attr, fn, arg, s, scoped);
 	if (FB_READ(c->page->pending)) {	/* a put-off preemption */
 		fiber_yield();
 		c = fb_current();
@@ -276,6 +241,8 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 		return -ENOMEM;
 	}
 	prepare(f, !out, fn, arg);
+	f->in = s;
+	f->scoped = scoped;
 	if (attr && attr->name)
 		set_name(f, attr->name);
 	run_child(c, p, f);
@@ -291,11 +258,11 @@ FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
 	struct fiber *f;
 
 	if (fb_unlikely(!c || !fn || FB_READ(c->page->pending)))
-		return spawn_slow(out, NULL, fn, arg);
+		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
 	p = fb_enter(c);
 	f = p->pool;
 	if (fb_unlikely(!f))
-		return spawn_slow(out, NULL, fn, arg);
+		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
 	p->pool = f->link;
 	p->pool_count--;
 	prepare(f, !out, fn, arg);
@@ -305,152 +272,40 @@ FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
 	return 0;
 }
 
-FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
-			       void *(*fn)(void *), void *arg)
+static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 {
-	struct fiber_attr a = { .size = sizeof(a) };
 	const char *extra = (const char *)attr;
 
-	if (!attr)
-		return fiber_spawn(out, fn, arg);
+	memset(a, 0, sizeof(*a));
 	if (attr->size < sizeof(attr->size))
 		return -EINVAL;
 	/* Made for a newer library: what we do not know must be unused. */
-	for (size_t i = sizeof(a); i < attr->size; i++)
+	for (size_t i = sizeof(*a); i < attr->size; i++)
 		if (extra[i])
 			return -EINVAL;
-	memcpy(&a, attr, attr->size < sizeof(a) ? attr->size : sizeof(a));
-	return spawn_slow(out, &a, fn, arg);
-}
-
-/* ---- join and detach ---- */
-
-static void join_commit(struct fb_carrier *c, void *arg)
-{
-	struct fiber_wait *w = arg;
-	struct fiber *f = w->of, *self = w->self;
-	uintptr_t old = FB_JOIN_NONE;
-
-	/* Pairs with the exchange in bury(); from here on *w may be gone. */
-	if (__atomic_compare_exchange_n(&f->join, &old, (uintptr_t)self, false,
-					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		return;
-	if (old != FB_JOIN_DONE)
-		fb_die("a fiber is joined twice, or joined and detached");
-	fb_sched_ready(c->proc, self);
-}
-
-static int join_plain(fiber_t *f, void **result)
-{
-	struct plain_wait w = { 0 };
-	uintptr_t old = FB_JOIN_NONE;
-	bool visiting;
-	void *value;
-
-	if (FB_READ(fb_rt.state) == FB_FORKED)
-		return -EPERM;
-	visiting = fb_visit();	/* no: the runtime was abandoned */
-	/* Each pairs with bury(): the exchange, and the release of done. */
-	if (__atomic_compare_exchange_n(&f->join, &old,
-					(uintptr_t)&w + PLAIN_TAG, false,
-					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		fb_os_sleep(&w.done, 0, 0);
-	else if (old != FB_JOIN_DONE)
-		fb_die("a fiber is joined twice, or joined and detached");
-	value = f->result;
-	fb_stack_put_slow(NULL, f);
-	if (visiting)
-		fb_visit_end();
-	if (result)
-		*result = value;
+	memcpy(a, attr, attr->size < sizeof(*a) ? attr->size : sizeof(*a));
 	return 0;
 }
 
-static __attribute__((noinline)) int join_slow(fiber_t *f, void **result)
+FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
+			       void *(*fn)(void *), void *arg)
 {
-	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	struct fiber_wait w;
-	void *value;
+	struct fiber_attr a;
+	int r;
 
-	if (!c)
-		return join_plain(f, result);
-	/* Pairs with the release or exchange of DONE at its end. */
-	if (FB_ACQUIRE(f->join) != FB_JOIN_DONE) {
-		if (f == c->cur)
-			return -EDEADLK;
-		p = fb_enter(c);
-		w.of = f;
-		w.self = c->cur;
-		fb_sched_park(c, p, join_commit, &w);
-		c = fb_current();
-	}
-	p = fb_enter(c);
-	value = f->result;
-	fb_stack_put(p, f);
-	fb_leave(c);
-	if (result)
-		*result = value;
-	return 0;
+	if (!attr)
+		return fiber_spawn(out, fn, arg);
+	r = read_attr(&a, attr);
+	return r ? r : spawn_slow(out, &a, fn, arg, NULL, NULL);
 }
 
-/* The common case alone: no call, so nothing needs to be pushed. */
-FB_EXPORT int fiber_join(fiber_t *f, void **result)
+int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
+			  int (*fn)(void *), void *arg)
 {
-	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	void *value;
+	struct fiber_attr a = { 0 };
+	int r = attr ? read_attr(&a, attr) : 0;
 
-	/* Pairs with the release or exchange of DONE at its end. */
-	if (fb_unlikely(!c || FB_ACQUIRE(f->join) != FB_JOIN_DONE || f->klass))
-		return join_slow(f, result);
-	value = f->result;
-	FB_WRITE(c->page->in_fiber, 0);
-	fb_barrier();		/* As fb_enter, without a way to wait. */
-	p = c->proc;
-	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
-			p->pool_count >= FB_POOL_MAX))
-		return join_slow(f, result);
-	fb_stack_put_fast(p, f);
-	fb_leave(c);
-	if (result)
-		*result = value;
-	return 0;
-}
-
-static int detach(struct fb_carrier *c, fiber_t *f)
-{
-	uintptr_t old = FB_JOIN_NONE;
-
-	/* Pairs with the exchange in bury(). */
-	if (__atomic_compare_exchange_n(&f->join, &old, FB_JOIN_DETACHED, false,
-					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-		return 0;
-	if (old != FB_JOIN_DONE)
-		fb_die("a fiber is joined and detached, or detached twice");
-	if (c) {
-		fb_stack_put(fb_enter(c), f);
-		fb_leave(c);
-	} else {
-		fb_stack_put_slow(NULL, f);
-	}
-	return 0;
-}
-
-FB_EXPORT int fiber_detach(fiber_t *f)
-{
-	struct fb_carrier *c = fb_current();
-	bool visiting;
-
-	if (c)
-		return detach(c, f);
-	if (FB_READ(fb_rt.state) == FB_FORKED)
-		return -EPERM;
-	visiting = fb_visit();	/* no: the runtime was abandoned */
-	detach(NULL, f);
-	if (visiting)
-		fb_visit_end();
-	return 0;
+	return r ? r : spawn_slow(NULL, &a, fb_scope_main, arg, s, fn);
 }
 
 /* ---- what belongs to the thread that runs a fiber ---- */

@@ -252,7 +252,8 @@ static int setup_group(struct fb_setup *s)
 	if (r)
 		return r;
 	s->features = FIBER_FEATURE_KERNEL | FIBER_FEATURE_HANDOFF |
-		      FIBER_FEATURE_EXACT | FIBER_FEATURE_NO_SIGNAL;
+		      FIBER_FEATURE_EXACT | FIBER_FEATURE_NO_SIGNAL |
+		      FIBER_FEATURE_CANCEL_BLOCKED;
 	if (a.preempt_ip)
 		s->features |= FIBER_FEATURE_PREEMPT;
 	if (!a.max_carriers)

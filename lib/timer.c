@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * timer.c - timers of a processor, and sleep
+ * timer.c - timers of a processor
  *
  * Each processor has a wheel (wheel.c) of timers that live with whoever waits
  * for them, mostly in frames of fibers: no memory is needed (malloc is forbidden
@@ -164,70 +164,4 @@ uint64_t fb_timer_earliest(void)
 			next = t;
 	}
 	return next;
-}
-
-/* ---- sleep ---- */
-
-struct sleeper {
-	struct fb_timer timer;
-	struct fiber *f;
-};
-
-static struct fiber *sleep_over(struct fb_timer *t)
-{
-	return ((struct sleeper *)t)->f;
-}
-
-/* Off the sleeper's stack; its timer may fire elsewhere at once. */
-static void sleep_commit(struct fb_carrier *c, void *arg)
-{
-	if (fb_timer_add(c->proc, arg))
-		fb_sched_watch(c->proc);
-}
-
-static void sleep_fiber(struct fb_carrier *c, uint64_t deadline)
-{
-	struct fb_processor *p = fb_enter(c);
-	struct sleeper s = {
-		.timer = { .when = deadline, .fire = sleep_over },
-		.f = c->cur,
-	};
-
-	fb_sched_park(c, p, sleep_commit, &s.timer);
-}
-
-static int sleep_plain(uint64_t deadline)
-{
-	struct timespec ts = {
-		.tv_sec = (time_t)(deadline / 1000000000),
-		.tv_nsec = (long)(deadline % 1000000000),
-	};
-
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) ==
-	       EINTR)
-		;
-	return 0;
-}
-
-FB_EXPORT int fiber_sleep_until(uint64_t deadline)
-{
-	struct fb_carrier *c = fb_current();
-
-	/* Beyond what the kernel's clock can say: as good as never. */
-	if (deadline > TIME_MAX)
-		deadline = TIME_MAX;
-	if (!c)
-		return sleep_plain(deadline);
-	if (deadline <= fiber_now())
-		fiber_yield();
-	else
-		sleep_fiber(c, deadline);
-	return 0;
-}
-
-FB_EXPORT int fiber_sleep(uint64_t ns)
-{
-	uint64_t now = fiber_now();
-
-	return fiber_sleep_until(now + ns < now ? FB_NEVER : now + ns);
 }

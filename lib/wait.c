@@ -132,7 +132,7 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 	void *object = k->object;
 	uint64_t claim = k->claim;
 	struct fiber *f = fiber_of(k->w);
-	bool timed = k->deadline != FB_NEVER, cancelled = false;
+	bool timed = k->deadline != FB_NEVER, cancelled = false, watch = false;
 
 	if (claim) {
 		/*
@@ -141,7 +141,7 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 		 */
 		FB_RELEASE(f->w.word, claim);
 		if (timed)
-			fb_timer_add(p, &k->timer);
+			watch = fb_timer_add(p, &k->timer);
 		if (claim & FB_W_CANCELS) {
 			/* Pairs with the fence in fb_wait_cancel. */
 			__atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -151,7 +151,7 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 	}
 	if (unlock)
 		unlock(p, object);
-	if (claim && timed)
+	if (watch)
 		fb_sched_watch(p);
 	if (cancelled)
 		fb_sched_ready(p, f);
@@ -231,14 +231,13 @@ void fb_wake_all(struct fb_processor *p, struct fb_node *list)
 	}
 }
 
-void fb_wait_cancel(struct fb_processor *p, struct fiber *f)
+bool fb_wait_cancel(struct fiber *f)
 {
 	uint64_t word;
 
 	/* f->cancel is set. Pairs with the fence in wait_commit. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	word = FB_ACQUIRE(f->w.word);
-	if ((word & FB_W_STATE) == FB_W_WAITING && (word & FB_W_CANCELS) &&
-	    fb_claim_word(&f->w, word, FB_W_CANCEL))
-		fb_wake(p, &f->w);
+	return (word & FB_W_STATE) == FB_W_WAITING && (word & FB_W_CANCELS) &&
+	       fb_claim_word(&f->w, word, FB_W_CANCEL);
 }

@@ -34,7 +34,7 @@
  *   A loser has taken the node out under the lock and lets go of it under the
  *   lock; the waiter takes that lock before it leaves its frame.
  *
- * Cancellation is a state of the fiber (cancel.c); a call looks at it first, and
+ * Cancellation is a state of the fiber (scope.c); a call looks at it first, and
  * the canceller looks for a wait:
  *
  *	waiting fiber			canceller
@@ -243,6 +243,11 @@ void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
  * caller entered again, on whatever carrier. why: FB_WHY_*, for tools.
  */
 unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why);
+/*
+ * Wait for nothing but the deadline and cancellation: -ETIMEDOUT, -ECANCELED.
+ * sleep.c
+ */
+int fb_wait_never(struct fb_caller *me, uint64_t deadline, unsigned int why);
 /* Make w run, whose wait we have claimed; no object is locked. */
 void fb_wake(struct fb_processor *p, struct fb_waiter *w);
 /* The same for a list of nodes, in order. */
@@ -265,8 +270,11 @@ static inline int fb_wait_error(unsigned int state)
 	       state == FB_W_CANCEL ? -ECANCELED : 0;
 }
 
-/* Owner of p: f is cancelled now (f->cancel is set); end its wait. */
-void fb_wait_cancel(struct fb_processor *p, struct fiber *f);
+/*
+ * f is cancelled now (f->cancel is set), and cannot end meanwhile. True: its wait
+ * has ended by that, and the caller makes it ready.
+ */
+bool fb_wait_cancel(struct fiber *f);
 /* Before the runtime is on. */
 void fb_wait_init(void);
 /* A word for FB_WHY_*. */

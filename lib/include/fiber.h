@@ -88,6 +88,7 @@ int fiber_fini(void);
 #define FIBER_FEATURE_PREEMPT	  (1ULL << 3)	/* CPU hogs are preempted */
 #define FIBER_FEATURE_NO_SIGNAL	  (1ULL << 4)	/* without signals: no EINTR because of us */
 #define FIBER_FEATURE_GUARD	  (1ULL << 5)	/* every stack has a guard page */
+#define FIBER_FEATURE_CANCEL_BLOCKED (1ULL << 16) /* cancelled: blocking calls fail with EINTR */
 uint64_t fiber_features(void);
 /* A printable line: backend, processors, what is weaker and why. Static. */
 const char *fiber_backend(void);
@@ -126,10 +127,13 @@ int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
 
 /*
  * fiber_join - wait until f ended; *result (may be NULL) is what it returned
- * Any thread; a plain thread sleeps in the kernel. Ends the life of f.
- * Errors: -EDEADLK (f is the caller).
+ * Any thread; a plain thread sleeps in the kernel. Ends the life of f, unless an
+ * error is returned: then f is to be joined or detached still.
+ * Errors: -EDEADLK (f is the caller), -ECANCELED, -ETIMEDOUT (the deadline,
+ * CLOCK_MONOTONIC in ns, has come; 0: do not wait).
  */
 int fiber_join(fiber_t *f, void **result);
+int fiber_join_until(fiber_t *f, void **result, uint64_t deadline);
 /* fiber_detach - nobody will join f; it is freed when it ends. Any thread. */
 int fiber_detach(fiber_t *f);
 /* fiber_exit - end the calling fiber with this result. Fiber only. */
@@ -140,6 +144,7 @@ void fiber_yield(void);
 /*
  * fiber_sleep - park for at least ns nanoseconds; fiber_sleep_until: until
  * CLOCK_MONOTONIC reads deadline. A plain thread sleeps in the kernel.
+ * Errors: -ECANCELED: the calling fiber is cancelled; it may be too early.
  */
 int fiber_sleep(uint64_t ns);
 int fiber_sleep_until(uint64_t deadline);
@@ -190,6 +195,7 @@ struct fiber_stats {
 int fiber_get_stats(struct fiber_stats *st);
 
 #include "fiber/chan.h"
+#include "fiber/scope.h"
 
 #ifdef __cplusplus
 }
