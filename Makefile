@@ -107,6 +107,9 @@ $(BUILD)/obj/lib/%.o: lib/%.S $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(CC) $(LIB_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
+# Exceptions may pass through it.
+$(BUILD)/obj/lib/once.o: LIB_FLAGS += -fexceptions
+
 $(SO): $(LIB_OBJ) lib/libfiber.map
 	@mkdir -p $(@D)
 	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) \

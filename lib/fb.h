@@ -100,6 +100,7 @@ struct fiber {
 	struct fb_fpu fpu;		/* with FB_F_FPU, while it does not run */
 	struct fiber *link;		/* pool or global queue */
 	void *base;			/* lowest byte of the block */
+	struct fb_once_run *once;	/* once.c; never reset: NULL at its end */
 	uint64_t id;
 	char name[16];
 	struct fb_waiter w;		/* never reset: tickets go on */
@@ -389,6 +390,10 @@ void fb_join_bury(struct fb_carrier *c, void *arg);
 
 /* ---- fiber.c ---- */
 uint64_t fb_fiber_spawned(const struct fb_processor *p);
+
+/* ---- once.c ---- */
+/* The calling fiber ends inside functions of fiber_once: they failed. */
+void fb_once_exit(struct fiber *f);
 
 /* ---- carrier.c ---- */
 int fb_carrier_start(void);	/* keeper and first spares */

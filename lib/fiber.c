@@ -122,8 +122,12 @@ _Noreturn void fb_fiber_end(void *result)
 
 FB_EXPORT _Noreturn void fiber_exit(void *result)
 {
-	if (!fb_current())
+	struct fb_carrier *c = fb_current();
+
+	if (!c)
 		fb_die("fiber_exit outside a fiber");
+	if (c->cur->once)
+		fb_once_exit(c->cur);
 	end_slow(result);
 }
 

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * misuse.c - FIBER_CHECK=1: say what was wrong with a call, and abort
+ *
+ * The calls find misuse in any case, where they must look anyway, and answer with
+ * an errno value. This says more: names, ids, what the others wait for, the
+ * caller's stack. It runs as fiber code, so it may use the C library.
+ */
+#include <execinfo.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sync.h"
+
+#define FRAMES		32
+#define SHOWN		16		/* waiters */
+
+/* Of a waiter or an owner, copied while nobody can end. */
+struct who {
+	bool thread;
+	uint64_t id;
+	char name[16];
+	unsigned int why;
+};
+
+static bool checks(void)
+{
+	const char *s = getenv("FIBER_CHECK");
+
+	return s && *s && strcmp(s, "0");
+}
+
+static void of_fiber(struct who *w, const struct fiber *f)
+{
+	w->thread = false;
+	w->id = f->id;
+	w->why = f->why;
+	memcpy(w->name, f->name, sizeof(w->name));
+	w->name[sizeof(w->name) - 1] = 0;
+}
+
+static void of_owner(struct who *w, uint64_t owner)
+{
+	memset(w, 0, sizeof(*w));
+	w->thread = owner & FB_ID_THREAD;
+	if (!w->thread)		/* blocks stay mapped, whoever it is now */
+		of_fiber(w, (const struct fiber *)(owner & ~FB_ID_LOW));
+}
+
+static void of_waiter(struct who *w, const struct fb_waiter *of)
+{
+	memset(w, 0, sizeof(*w));
+	w->thread = of->thread;
+	if (!w->thread)
+		of_fiber(w, (const struct fiber *)
+			    ((const char *)of - offsetof(struct fiber, w)));
+}
+
+static void say_who(const char *role, const struct who *w)
+{
+	if (w->thread)
+		fb_say("  %s: a plain thread", role);
+	else
+		fb_say("  %s: fiber %llu '%s'%s%s", role,
+		       (unsigned long long)w->id, w->name,
+		       w->why ? ", waits: " : "",
+		       w->why ? fb_why_name(w->why) : "");
+}
+
+/* Those in m's queue, copied under the lock; how many there are. */
+static unsigned int waiters(const struct fb_misuse *m, struct who *w)
+{
+	struct fb_caller me;
+	unsigned int n = 0;
+
+	fb_caller_enter(&me);
+	fb_obj_lock(me.p, (fb_lock_t *)m->lock);
+	for (struct fb_node *k = m->q->head; k; k = k->next, n++)
+		if (n < SHOWN && k->w)
+			of_waiter(&w[n], k->w);
+	fb_obj_unlock(me.p, (fb_lock_t *)m->lock);
+	fb_caller_leave(&me);
+	return n;
+}
+
+static void say_waiters(const struct fb_misuse *m)
+{
+	struct who w[SHOWN];
+	unsigned int n;
+
+	memset(w, 0, sizeof(w));
+	n = waiters(m, w);
+	for (unsigned int i = 0; i < n && i < SHOWN; i++)
+		say_who("waits", &w[i]);
+	if (n > SHOWN)
+		fb_say("  and %u more wait", n - SHOWN);
+}
+
+static void say_stack(void)
+{
+	void *frame[FRAMES];
+	int n = backtrace(frame, FRAMES);
+
+	fb_say("  called from:");
+	backtrace_symbols_fd(frame, n, STDERR_FILENO);
+}
+
+static __attribute__((noinline, cold)) void tell(int r,
+						 const struct fb_misuse *m)
+{
+	struct fb_carrier *c = fb_current();
+	struct who w;
+
+	fb_say("%s(%p): %s: %s", m->call, m->object, m->what, strerror(-r));
+	of_owner(&w, fb_self_id(c));
+	say_who("caller", &w);
+	if (m->owner) {
+		of_owner(&w, m->owner);
+		say_who("owner", &w);
+	}
+	if (m->q)
+		say_waiters(m);
+	say_stack();
+	abort();
+}
+
+int fb_misuse(int r, const struct fb_misuse *m)
+{
+	if (checks())
+		tell(r, m);
+	return r;
+}

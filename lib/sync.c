@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/* sync.c - what mutex, semaphore and their kin share; see sync.h */
+#include "sync.h"
+
+__thread char fb_thread_mark __attribute__((aligned(FB_ID_LOW + 1)));
+
+/* ---- waiting at one object ---- */
+
+static void unlock_object(struct fb_processor *p, void *lock)
+{
+	fb_obj_unlock(p, lock);
+}
+
+static inline __attribute__((always_inline)) unsigned int
+wait_at(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
+	struct fb_node *n, uint64_t deadline, unsigned int why, bool first)
+{
+	struct fb_wait k;
+	unsigned int state;
+
+	fb_wait_begin(me, &k, deadline, false);
+	k.unlock = unlock_object;
+	k.object = lock;
+	n->w = k.w;
+	n->claim = k.claim;
+	if (first)
+		fb_waitq_push_first(q, n);
+	else
+		fb_waitq_push(q, n);
+	state = fb_wait(me, &k, why);
+	if (state != FB_W_OBJECT)
+		fb_obj_lock(me->p, lock);
+	return state;
+}
+
+unsigned int fb_sync_wait(struct fb_caller *me, fb_lock_t *lock,
+			  struct fb_waitq *q, struct fb_node *n,
+			  uint64_t deadline, unsigned int why)
+{
+	return wait_at(me, lock, q, n, deadline, why, false);
+}
+
+unsigned int fb_sync_wait_first(struct fb_caller *me, fb_lock_t *lock,
+				struct fb_waitq *q, struct fb_node *n,
+				uint64_t deadline, unsigned int why)
+{
+	return wait_at(me, lock, q, n, deadline, why, true);
+}
+
+struct fb_node *fb_sync_all(struct fb_waitq *q, int result)
+{
+	struct fb_node *list = NULL, **end = &list, *n;
+
+	while ((n = q->head)) {
+		fb_waitq_remove(q, n);
+		n->result = result;
+		if (!fb_claim(n))
+			continue;	/* it finds itself taken out */
+		n->next = NULL;
+		*end = n;
+		end = &n->next;
+	}
+	return list;
+}
+
+int fb_sync_wait_all(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
+		     uint64_t deadline, unsigned int why)
+{
+	struct fb_node n;
+	unsigned int state = fb_sync_wait(me, lock, q, &n, deadline, why);
+	int r;
+
+	if (state == FB_W_OBJECT)
+		return n.result;
+	r = fb_sync_leave(q, &n) ? fb_wait_error(state) : n.result;
+	fb_obj_unlock(me->p, lock);
+	return r;
+}
+
+int fb_sync_destroy(const char *call, const void *object, fb_lock_t *lock,
+		    const struct fb_waitq *q, bool (*busy)(const void *object))
+{
+	struct fb_caller me;
+	bool used;
+
+	fb_caller_enter_now(&me);
+	fb_obj_lock(me.p, lock);
+	used = q->head || (busy && busy(object));
+	fb_obj_unlock(me.p, lock);
+	fb_caller_leave(&me);
+	if (!used)
+		return 0;
+	return fb_misuse(-EBUSY, &(struct fb_misuse){
+		call, "it is in use", object, 0, q, lock });
+}
