@@ -112,6 +112,7 @@ static void *sem_alone(void *arg)
 	late(fiber_sem_wait_until(&sem, 0), 0);
 	for (long i = 0; i < 20; i++)
 		f[i] = spawn(takes_a_number, (void *)i);
+	settle();
 	check_eq(-EBUSY, fiber_sem_destroy(&sem));
 	for (int i = 0; i < 20; i++) {
 		check_eq(0, fiber_sem_post(&sem));
@@ -128,7 +129,7 @@ static void *sem_alone(void *arg)
 
 TEST(semaphore_serves_in_order)
 {
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, sem_alone, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, sem_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -291,6 +292,7 @@ static void *barrier_alone(void *arg)
 	late(fiber_barrier_wait_until(&barrier, t), t);
 	late(fiber_barrier_wait_until(&barrier, 0), 0);
 	f = spawn(waits_at_barrier, NULL);
+	settle();
 	check_eq(-EBUSY, fiber_barrier_destroy(&barrier));
 	check_eq(1, fiber_barrier_wait(&barrier));	/* who left was not counted */
 	join(f);
@@ -300,7 +302,7 @@ static void *barrier_alone(void *arg)
 
 TEST(barrier_does_not_count_who_left)
 {
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, barrier_alone, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, barrier_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -332,6 +334,7 @@ static void *events_alone(void *arg)
 	late(fiber_event_wait_until(&bell, 0), 0);
 	for (int i = 0; i < 100; i++)
 		f[i] = spawn(passes, &gate);
+	settle();
 	check_eq(-EBUSY, fiber_event_destroy(&gate));
 	check_eq(0, passed);
 	check_eq(0, fiber_event_set(&gate));
@@ -347,6 +350,7 @@ static void *events_alone(void *arg)
 	check_eq(-EAGAIN, fiber_event_try_wait(&bell));
 	for (int i = 0; i < 100; i++)
 		f[i] = spawn(passes, &bell);
+	settle();
 	for (int i = 0; i < 100; i++) {
 		check_eq(100 + i, passed);
 		check_eq(0, fiber_event_set(&bell));	/* each lets one pass */
@@ -360,7 +364,7 @@ static void *events_alone(void *arg)
 
 TEST(events_reset_by_hand_or_alone)
 {
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, events_alone, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, events_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 

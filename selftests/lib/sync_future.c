@@ -110,6 +110,7 @@ static void *destroyed_early(void *arg)
 
 	check_eq(0, fiber_future_init(&future));
 	f = spawn(waits_for, &future);
+	settle();
 	check_eq(-EBUSY, fiber_future_destroy(&future));
 	check_eq(0, fiber_future_set(&future, NULL));
 	join(f);
@@ -119,7 +120,7 @@ static void *destroyed_early(void *arg)
 
 TEST(destroy_of_a_busy_one_is_refused)
 {
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, destroyed_early, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, destroyed_early, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -271,7 +272,8 @@ static void *any_alone(void *arg)
 	used = mallinfo2().uordblks;
 	for (int i = 0; i < 100; i++)
 		check_eq(-ETIMEDOUT, fiber_future_wait_any(v, 100, 1));
-	check_eq(used, mallinfo2().uordblks);
+	/* Each needs more than 5,000 bytes; a thread's cache may keep some. */
+	check(mallinfo2().uordblks < used + 50000);
 	for (int i = 0; i < 100; i++)	/* nothing of us is left there */
 		check_eq(0, fiber_future_destroy(&f[i]));
 	check_eq(0, fiber_future_set(&f[7], NULL));	/* not in v */
@@ -292,7 +294,7 @@ static void *any_alone(void *arg)
 TEST(any_of_few_or_many)
 {
 	any_alone(NULL);
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, any_alone, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, any_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 

@@ -214,7 +214,7 @@ static void *in_order(void *arg)
 
 TEST(waiters_get_it_in_order)
 {
-	ASSERT_EQ(0, with_runtime(1, 10 * SEC, in_order, NULL));
+	ASSERT_EQ(0, with_runtime(1, SEC, in_order, NULL));
 	EXPECT_EQ(0, failures);
 }
 

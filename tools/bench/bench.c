@@ -109,6 +109,14 @@ static int row_skynet(const char *row, long (*skynet)(long))
 	return 0;
 }
 
+void bench_lockers_end(struct bench_lock *b)
+{
+	if (b->count != (b->n / BENCH_LOCKERS + 1) * BENCH_LOCKERS) {
+		fprintf(stderr, "%ld of %ld were counted\n", b->count, b->n);
+		exit(1);
+	}
+}
+
 /* ---- blocked readers ---- */
 
 static long entered, ended;		/* atomic */
@@ -165,6 +173,14 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops)
 		return row_loop(row, ops->switches);
 	if (!strcmp(row, "switch-called") && ops->switches_called)
 		return row_loop(row, ops->switches_called);
+	if (!strncmp(row, "chan", 4) && ops->hop)
+		return row_loop(row, ops->hop);
+	if (!strncmp(row, "buf", 3) && ops->buffered)
+		return row_loop(row, ops->buffered);
+	if (!strncmp(row, "mutex-yield", 11))
+		return ops->mutex_yield ? row_loop(row, ops->mutex_yield) : 77;
+	if (!strncmp(row, "mutex", 5) && ops->mutex)
+		return row_loop(row, ops->mutex);
 	if (!strcmp(row, "spawn") && ops->spawn)
 		return row_loop(row, ops->spawn);
 	if (!strncmp(row, "yield", 5) && ops->yields)

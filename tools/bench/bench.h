@@ -18,6 +18,9 @@ extern "C" {
 #define BENCH_READ_FD	100	/* 100 ... 199: pipes of pipes/pipes.c */
 #define BENCH_ENTERED_FD 99	/* where it hears that all have entered */
 
+#define BENCH_SLOTS	128
+#define BENCH_LOCKERS	8
+
 /* One row of yields: so many fibers yield so often each. */
 struct bench_yield {
 	long fibers, rounds;
@@ -38,6 +41,10 @@ struct bench_ops {
 	long (*fib)(long n);		/* each call in a fiber of its own */
 	long fib_n;			/* 0: 30 */
 	long (*skynet)(long leaves);	/* the sum of their numbers */
+	void (*hop)(long n);		/* n values from one to another, no buffer */
+	void (*buffered)(long n);	/* the same with BENCH_SLOTS */
+	void (*mutex)(long n);		/* BENCH_LOCKERS lock and unlock, n in all */
+	void (*mutex_yield)(long n);	/* the same, each holder yields */
 	void (*blocked)(void);		/* 2 bench_spin, 100 bench_read */
 };
 
@@ -66,6 +73,24 @@ bench_yielder(struct bench_yield *y, void (*yield)(void))
 	if (__atomic_add_fetch(&y->ended, 1, __ATOMIC_RELAXED) == y->fibers)
 		y->end = bench_now();
 }
+
+/* Lockers: n times in all, once all have started. */
+struct bench_lock {
+	long n, started;		/* started: atomic */
+	long count;			/* under the lock */
+};
+
+/* How often each is to lock, when all have started. */
+static inline __attribute__((always_inline)) long
+bench_lockers_ready(struct bench_lock *b, void (*yield)(void))
+{
+	__atomic_fetch_add(&b->started, 1, __ATOMIC_RELAXED);
+	while (__atomic_load_n(&b->started, __ATOMIC_RELAXED) < BENCH_LOCKERS)
+		yield();
+	return b->n / BENCH_LOCKERS + 1;
+}
+
+void bench_lockers_end(struct bench_lock *b);
 
 #ifdef __cplusplus
 }

@@ -150,6 +150,102 @@ static void *skynet(void *arg)
 	return (void *)sum;
 }
 
+/* ---- channels and mutexes ---- */
+
+struct flow {
+	fiber_chan_t *ch;
+	long n;
+};
+
+static void *receiver(void *arg)
+{
+	struct flow *w = arg;
+	long i, v;
+
+	for (i = 0; i < w->n; i++)
+		if (fiber_chan_recv(w->ch, &v) || v != i)
+			abort();
+	return NULL;
+}
+
+static void flow(long n, size_t slots)
+{
+	struct flow w = { NULL, n };
+	fiber_t *f;
+	long i;
+
+	if (fiber_chan_create(&w.ch, sizeof(long), slots))
+		abort();
+	f = start(receiver, &w);
+	for (i = 0; i < n; i++)
+		if (fiber_chan_send(w.ch, &i))
+			abort();
+	fiber_join(f, NULL);
+	fiber_chan_destroy(w.ch);
+}
+
+static void hop(long n)
+{
+	flow(n, 0);
+}
+
+static void buffered(long n)
+{
+	flow(n, BENCH_SLOTS);
+}
+
+static fiber_mutex_t mutex = FIBER_MUTEX_INIT;
+
+static void *locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, fiber_yield);
+
+	while (n--) {
+		fiber_mutex_lock(&mutex);
+		b->count++;
+		fiber_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void *yielding_locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, fiber_yield);
+
+	while (n--) {
+		fiber_mutex_lock(&mutex);
+		b->count++;
+		fiber_yield();
+		fiber_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void lockers(long n, void *(*fn)(void *))
+{
+	struct bench_lock b = { .n = n };
+	fiber_t *f[BENCH_LOCKERS];
+	int i;
+
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		f[i] = start(fn, &b);
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		fiber_join(f[i], NULL);
+	bench_lockers_end(&b);
+}
+
+static void run_mutex(long n)
+{
+	lockers(n, locker);
+}
+
+static void run_mutex_yield(long n)
+{
+	lockers(n, yielding_locker);
+}
+
 static long run_fib(long n)
 {
 	return (long)fib((void *)n);
@@ -194,6 +290,10 @@ static const struct bench_ops ops = {
 	.yields = yields,
 	.fib = run_fib,
 	.skynet = run_skynet,
+	.hop = hop,
+	.buffered = buffered,
+	.mutex = run_mutex,
+	.mutex_yield = run_mutex_yield,
 	.blocked = blocked,
 };
 

@@ -104,7 +104,72 @@ static long skynet(long leaves)
 	return skynet_node(0, leaves);
 }
 
-static const struct bench_ops ops = {
+/* Its buffered channel keeps one value less than its size, a power of two. */
+template <typename C> static void flow(long n, C &c)
+{
+	auto f = start([&c, n] {
+		long v;
+
+		for (long i = 0; i < n; i++)
+			if (c.pop(v) != fibers::channel_op_status::success ||
+			    v != i)
+				abort();
+	});
+
+	for (long i = 0; i < n; i++)
+		if (c.push(i) != fibers::channel_op_status::success)
+			abort();
+	f.join();
+}
+
+static void hop(long n)
+{
+	fibers::unbuffered_channel<long> c;
+
+	flow(n, c);
+}
+
+static void buffered(long n)
+{
+	fibers::buffered_channel<long> c(BENCH_SLOTS);
+
+	flow(n, c);
+}
+
+static void lockers(long n, bool yields)
+{
+	struct bench_lock b = { n, 0, 0 };
+	fibers::mutex m;
+	fibers::fiber f[BENCH_LOCKERS];
+
+	for (auto &i : f)
+		i = start([&b, &m, yields] {
+			long n = bench_lockers_ready(&b, yield);
+
+			while (n--) {
+				m.lock();
+				b.count++;
+				if (yields)
+					yield();
+				m.unlock();
+			}
+		});
+	for (auto &i : f)
+		i.join();
+	bench_lockers_end(&b);
+}
+
+static void mutex(long n)
+{
+	lockers(n, false);
+}
+
+static void mutex_yield(long n)
+{
+	lockers(n, true);
+}
+
+static struct bench_ops ops = {
 	switches, switches, spawn, yields, fib, 24, skynet, nullptr,
 };
 
@@ -121,6 +186,10 @@ static void steal()
 
 int main(int argc, char **argv)
 {
+	ops.hop = hop;
+	ops.buffered = buffered;
+	ops.mutex = mutex;
+	ops.mutex_yield = mutex_yield;
 	several = bench_processors(argc, argv) > 1;
 	if (several) {
 		std::thread(steal).detach();

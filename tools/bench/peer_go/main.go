@@ -180,6 +180,62 @@ func rowSkynet(row string) {
 	fmt.Printf("%s %.3f\n", row, float64(t)/1e6)
 }
 
+func flow(n, slots int) {
+	c := make(chan int, slots)
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		for i := 0; i < n; i++ {
+			if <-c != i {
+				panic(i)
+			}
+		}
+		wg.Done()
+	}()
+	for i := 0; i < n; i++ {
+		c <- i
+	}
+	wg.Wait()
+}
+
+func hop(n int)      { flow(n, 0) }
+func buffered(n int) { flow(n, 128) }
+
+const lockers = 8
+
+func lock(n int, yields bool) {
+	var m sync.Mutex
+	var wg sync.WaitGroup
+	var started int64
+	count := 0
+	each := n/lockers + 1
+	wg.Add(lockers)
+	for i := 0; i < lockers; i++ {
+		go func() {
+			atomic.AddInt64(&started, 1)
+			for atomic.LoadInt64(&started) < lockers {
+				runtime.Gosched()
+			}
+			for i := 0; i < each; i++ {
+				m.Lock()
+				count++
+				if yields {
+					runtime.Gosched()
+				}
+				m.Unlock()
+			}
+			wg.Done()
+		}()
+	}
+	wg.Wait()
+	if count != each*lockers {
+		panic(count)
+	}
+}
+
+func mutex(n int)      { lock(n, false) }
+func mutexYield(n int) { lock(n, true) }
+
 func rowBlocked() {
 	var entered, ended int64
 	var wake [readers]int64
@@ -230,6 +286,14 @@ func main() {
 	switch {
 	case row == "spawn":
 		rowLoop(row, spawn)
+	case strings.HasPrefix(row, "chan"):
+		rowLoop(row, hop)
+	case strings.HasPrefix(row, "buf"):
+		rowLoop(row, buffered)
+	case strings.HasPrefix(row, "mutex-yield"):
+		rowLoop(row, mutexYield)
+	case strings.HasPrefix(row, "mutex"):
+		rowLoop(row, mutex)
 	case strings.HasPrefix(row, "yield"):
 		rowYield(row)
 	case strings.HasPrefix(row, "fib"):

@@ -76,6 +76,122 @@ static void *skynet(void *arg)
 	return (void *)sum;
 }
 
+/* ---- mutexes; channels of a mutex and two conditions ---- */
+
+struct channel {
+	myth_mutex_t m;
+	myth_cond_t not_full, not_empty;
+	long n, slots, first, count;
+	long slot[BENCH_SLOTS];
+};
+
+static void *receiver(void *arg)
+{
+	struct channel *c = arg;
+	long i, v;
+
+	for (i = 0; i < c->n; i++) {
+		myth_mutex_lock(&c->m);
+		while (!c->count)
+			myth_cond_wait(&c->not_empty, &c->m);
+		v = c->slot[c->first];
+		c->first = (c->first + 1) % c->slots;
+		c->count--;
+		myth_cond_signal(&c->not_full);
+		myth_mutex_unlock(&c->m);
+		if (v != i)
+			abort();
+	}
+	return NULL;
+}
+
+static void flow(long n, long slots)
+{
+	struct channel *c = calloc(1, sizeof(*c));
+	myth_thread_t t;
+	long i;
+
+	c->n = n;
+	c->slots = slots;
+	myth_mutex_init(&c->m, NULL);
+	myth_cond_init(&c->not_full, NULL);
+	myth_cond_init(&c->not_empty, NULL);
+	t = myth_create(receiver, c);
+	for (i = 0; i < n; i++) {
+		myth_mutex_lock(&c->m);
+		while (c->count == slots)
+			myth_cond_wait(&c->not_full, &c->m);
+		c->slot[(c->first + c->count++) % slots] = i;
+		myth_cond_signal(&c->not_empty);
+		myth_mutex_unlock(&c->m);
+	}
+	myth_join(t, NULL);
+	free(c);
+}
+
+static void hop(long n)
+{
+	flow(n, 1);
+}
+
+static void buffered(long n)
+{
+	flow(n, BENCH_SLOTS);
+}
+
+static myth_mutex_t mutex;
+
+static void *locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, yield);
+
+	while (n--) {
+		myth_mutex_lock(&mutex);
+		b->count++;
+		myth_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void *yielding_locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, yield);
+
+	while (n--) {
+		myth_mutex_lock(&mutex);
+		b->count++;
+		yield();
+		myth_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void lockers(long n, void *(*fn)(void *))
+{
+	struct bench_lock b = { .n = n };
+	myth_thread_t t[BENCH_LOCKERS];
+	int i;
+
+	myth_mutex_init(&mutex, NULL);
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		t[i] = myth_create(fn, &b);
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		myth_join(t[i], NULL);
+	bench_lockers_end(&b);
+}
+
+static void run_mutex(long n)
+{
+	lockers(n, locker);
+}
+
+static void run_mutex_yield(long n)
+{
+	lockers(n, yielding_locker);
+}
+
 static long run_fib(long n)
 {
 	return (long)fib((void *)n);
@@ -93,6 +209,10 @@ static const struct bench_ops ops = {
 	.yields = yields,
 	.fib = run_fib,
 	.skynet = run_skynet,
+	.hop = hop,
+	.buffered = buffered,
+	.mutex = run_mutex,
+	.mutex_yield = run_mutex_yield,
 };
 
 int main(int argc, char **argv)

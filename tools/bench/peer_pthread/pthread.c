@@ -80,9 +80,63 @@ static void blocked(void)
 		pthread_join(t[i], NULL);
 }
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, yield);
+
+	while (n--) {
+		pthread_mutex_lock(&mutex);
+		b->count++;
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void *yielding_locker(void *arg)
+{
+	struct bench_lock *b = arg;
+	long n = bench_lockers_ready(b, yield);
+
+	while (n--) {
+		pthread_mutex_lock(&mutex);
+		b->count++;
+		sched_yield();
+		pthread_mutex_unlock(&mutex);
+	}
+	return NULL;
+}
+
+static void lockers(long n, void *(*fn)(void *))
+{
+	struct bench_lock b = { .n = n };
+	pthread_t t[BENCH_LOCKERS];
+	int i;
+
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		t[i] = start(fn, &b);
+	for (i = 0; i < BENCH_LOCKERS; i++)
+		pthread_join(t[i], NULL);
+	bench_lockers_end(&b);
+}
+
+static void run_mutex(long n)
+{
+	lockers(n, locker);
+}
+
+static void run_mutex_yield(long n)
+{
+	lockers(n, yielding_locker);
+}
+
 static const struct bench_ops ops = {
 	.spawn = spawn,
 	.yields = yields,
+	.mutex = run_mutex,
+	.mutex_yield = run_mutex_yield,
 	.blocked = blocked,
 };
 
