@@ -179,6 +179,18 @@ $(BUILD)/selftests/module/%: selftests/module/%.c $(BUILD)/flags $(RAW_OBJ)
 # a part of the library by itself
 $(BUILD)/selftests/lib/wheel: $(BUILD)/obj/lib/wheel.o
 
+# A 32-bit program inside a 64-bit one: no 32-bit C library needed
+CODE32 := $(BUILD)/obj/selftests/code32
+
+$(CODE32): selftests/module/code32/code32.c selftests/module/code32/code32.h
+	@mkdir -p $(@D)
+	$(CC) -m32 -std=gnu11 -O2 $(WARN) -nostdlib -static -ffreestanding \
+		-fno-pic -no-pie -fno-stack-protector -Iuapi \
+		-idirafter /usr/include/x86_64-linux-gnu -o $@ $<
+
+$(BUILD)/selftests/module/hazard_code: $(CODE32)
+$(BUILD)/selftests/module/hazard_code: CPPFLAGS += -Wa,-I$(BUILD)/obj/selftests
+
 $(BUILD)/selftests/lib/%: selftests/lib/%.c $(BUILD)/flags $(LIB)/libfiber.so
 	@mkdir -p $(@D)
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LDFLAGS) \

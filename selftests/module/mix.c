@@ -374,3 +374,30 @@ int mix_run(const struct mix_options *o, struct mix_result *r)
 	r->spares = spares;
 	return err;
 }
+
+static void end_mix(int signal)
+{
+	STORE(mix_stop, 1);
+}
+
+_Noreturn void mix_child(unsigned int seconds)
+{
+	struct raw_options s = { .processors = 2, .quantum_ns = 1000000,
+		.grace_ns = 50000, .preempt = true, .max_carriers = 128,
+		.min_spares = 1 };
+	struct mix_options o = { .seconds = seconds, .workers = 6 };
+	struct mix_result r = {};
+
+	signal(SIGTERM, end_mix);
+	if (raw_start(&s) || mix_run(&o, &r))
+		_exit(1);
+	printf("# child: %lu steps, %lu handoffs, %lu preempts, violations %u %lu %s\n",
+	       r.steps, r.stats.handoffs, r.stats.preempts, raw_violations,
+	       r.stats.violations, raw_violation);
+	fflush(stdout);
+	if (r.stuck)
+		_exit(2);
+	if (raw_violations || r.stats.violations || r.bad_sums || r.lazy)
+		_exit(3);
+	_exit(r.steps > 10 ? MIX_WELL : 4);
+}

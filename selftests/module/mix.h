@@ -27,6 +27,14 @@ extern unsigned int mix_stop;
 /* The group must be set up, with preemption. 0 or -errno. */
 int mix_run(const struct mix_options *o, struct mix_result *r);
 
+/*
+ * A crowd of this process's own, for somebody else to do things to: two
+ * processors, six workers; for so long, or (0) until SIGTERM. Ends the process:
+ * with MIX_WELL if nothing was wrong.
+ */
+#define MIX_WELL	7
+_Noreturn void mix_child(unsigned int seconds);
+
 /* Burns turns of a loop that may be preempted. */
 void mix_spin(uint64_t turns);
 

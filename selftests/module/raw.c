@@ -7,6 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "raw.h"
 
@@ -100,6 +101,17 @@ static bool have_avx(void)
 	return (low & 6) == 6;
 }
 
+/* The pages of raw_fd, which is set up by raw_args. */
+void raw_map(void)
+{
+	raw_info = map(raw_args.off_info, 1, PROT_READ);
+	raw_hint = map(raw_args.off_hint, 1, PROT_READ | PROT_WRITE);
+	processors = map(raw_args.off_processors, raw_args.processors,
+			 PROT_READ | PROT_WRITE);
+	carriers = map(raw_args.off_carriers, raw_args.max_carriers,
+		       PROT_READ | PROT_WRITE);
+}
+
 /* The process's group: opened, set up, mapped. 0 or -errno. */
 int raw_start(const struct raw_options *o)
 {
@@ -117,12 +129,7 @@ int raw_start(const struct raw_options *o)
 	err = raw_ioctl(raw_fd, FIBER_IOC_SETUP, &raw_args);
 	if (err)
 		return err;
-	raw_info = map(raw_args.off_info, 1, PROT_READ);
-	raw_hint = map(raw_args.off_hint, 1, PROT_READ | PROT_WRITE);
-	processors = map(raw_args.off_processors, raw_args.processors,
-			 PROT_READ | PROT_WRITE);
-	carriers = map(raw_args.off_carriers, raw_args.max_carriers,
-		       PROT_READ | PROT_WRITE);
+	raw_map();
 	return o->preempt ? raw_ioctl(raw_fd, FIBER_IOC_TEXT, &text) : 0;
 }
 
@@ -290,7 +297,7 @@ static uint64_t field(const char *text, const char *name)
 	return at ? strtoull(at + strlen(key), NULL, 10) : ~0ULL;
 }
 
-static int read_text(const char *path, char *text, size_t size)
+int raw_get(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
@@ -309,7 +316,7 @@ int raw_stats(struct raw_stats *s)
 	int err;
 
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", raw_fd);
-	err = read_text(path, text, sizeof(text));
+	err = raw_get(path, text, sizeof(text));
 	if (err)
 		return err;
 	*s = (struct raw_stats){
@@ -335,23 +342,63 @@ int raw_stats(struct raw_stats *s)
 int raw_refcnt(void)
 {
 	char text[32];
-	int err = read_text("/sys/module/fiber/refcnt", text, sizeof(text));
+	int err = raw_get("/sys/module/fiber/refcnt", text, sizeof(text));
 
 	return err ?: atoi(text);
+}
+
+/* Those of earlier tests may be on their way out. */
+int raw_base(void)
+{
+	RAW_UNTIL_FOR(2, raw_refcnt() == 0);
+	return raw_refcnt();
+}
+
+bool raw_put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool ok = fd >= 0 && write(fd, text, strlen(text)) > 0;
+	int err = errno;
+
+	if (fd >= 0)
+		close(fd);
+	errno = err;
+	return ok;
 }
 
 bool raw_parameter(const char *name, const char *value)
 {
 	char path[96];
-	int fd;
-	bool ok;
 
 	snprintf(path, sizeof(path), "/sys/module/fiber/parameters/%s", name);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	ok = fd >= 0 && write(fd, value, strlen(value)) > 0;
-	if (fd >= 0)
-		close(fd);
-	return ok;
+	return raw_put(path, value);
+}
+
+int raw_exit_code(pid_t pid)
+{
+	int status = -1;
+
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+bool raw_cpu_flag(const char *name)
+{
+	char key[32], line[8192];
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	bool found = false;
+
+	snprintf(key, sizeof(key), " %s", name);
+	while (f && !found && fgets(line, sizeof(line), f)) {
+		size_t n = strlen(key);
+		char *at = strncmp(line, "flags", 5) ? NULL : strstr(line, key);
+
+		found = at && (at[n] == ' ' || at[n] == '\n');
+	}
+	if (f)
+		fclose(f);
+	return found;
 }
 
 pthread_t raw_thread(void *(*fn)(void *), void *arg)
@@ -381,7 +428,7 @@ bool raw_asleep_in(pid_t tid, long nr)
 
 	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", tid);
 	/* "running", or the number and the arguments; -1 in a fault. */
-	return tid && !read_text(path, text, sizeof(text)) &&
+	return tid && !raw_get(path, text, sizeof(text)) &&
 	       text[0] >= '0' && text[0] <= '9' && atol(text) == nr;
 }
 

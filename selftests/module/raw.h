@@ -82,6 +82,7 @@ int raw_open(void);
 int raw_ioctl(int fd, unsigned long command, void *arg);
 void raw_good_setup(struct fiber_setup_args *a, const struct raw_options *o);
 int raw_start(const struct raw_options *o);
+void raw_map(void);
 volatile struct fiber_processor_page *raw_processor(uint32_t i);
 volatile struct fiber_carrier_page *raw_carrier(uint32_t i);
 
@@ -101,6 +102,16 @@ pthread_t raw_thread(void *(*fn)(void *), void *arg);
 /* Is that thread of ours asleep in system call nr? 0 is no thread. */
 bool raw_asleep_in(pid_t tid, long nr);
 pid_t raw_tid(void);
+/* Waits for a child: its exit status, or 1000 + the signal that ended it. */
+int raw_exit_code(pid_t pid);
+/* Writes a word to a file of /sys or /proc. */
+bool raw_put(const char *path, const char *text);
+/* Reads the start of such a file; 0 or -errno. */
+int raw_get(const char *path, char *text, size_t size);
+/* Does /proc/cpuinfo have it? */
+bool raw_cpu_flag(const char *name);
+/* References to the module once earlier tests are gone. */
+int raw_base(void);
 
 /* raw.S: the trampolines */
 extern char raw_return[], raw_return_end[], raw_preempt[];

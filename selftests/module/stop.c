@@ -29,26 +29,9 @@ static int exit_code(pid_t pid)
 
 static unsigned int mix_seconds = 4;
 
-/* A crowd for some seconds; 7 if all was well. */
 static void crowd(void)
 {
-	struct raw_options s = { .processors = 2, .quantum_ns = 1000000,
-		.grace_ns = 50000, .preempt = true, .max_carriers = 128,
-		.min_spares = 1 };
-	struct mix_options o = { .seconds = mix_seconds, .workers = 6 };
-	struct mix_result r = {};
-
-	if (raw_start(&s) || mix_run(&o, &r))
-		_exit(1);
-	printf("# child: %lu steps, %lu handoffs, %lu preempts, violations %u %lu %s\n",
-	       r.steps, r.stats.handoffs, r.stats.preempts, raw_violations,
-	       r.stats.violations, raw_violation);
-	fflush(stdout);
-	if (r.stuck)
-		_exit(2);
-	if (raw_violations || r.stats.violations || r.bad_sums || r.lazy)
-		_exit(3);
-	_exit(r.steps > 10 ? 7 : 4);
+	mix_child(mix_seconds);
 }
 
 static uint32_t taken;

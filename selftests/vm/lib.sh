@@ -85,7 +85,8 @@ vm_add_module() { cp "$2" "$1/vm/fiber.ko"; }
 # Shared libraries go where the guest's loader looks first.
 vm_add_libraries() {
 	local root=$1 file=$2 needs lib
-	needs=$(ldd "$file" 2>/dev/null) || return 0	# static
+	needs=$(LD_LIBRARY_PATH=$VM_CACHE/tools/usr/$VM_LIBDIR \
+		ldd "$file" 2>/dev/null) || return 0	# static
 	case $needs in
 	*'not found'*) vm_die "libraries missing for $file: $needs" ;;
 	esac

@@ -11,6 +11,8 @@
 #   -single           single-threaded emulation
 #   -icount           exact instruction counts (one processor, slow)
 #   -e NAME=VALUE     environment of the tests; may be repeated
+#   -p PROGRAM        a program to bring along, with the libraries it needs
+#   -tools            gdb, strace, criu as well (vm/tools.sh)
 #   -f PATH           a file or folder to bring along; may be repeated
 #   -t SECONDS        limit for the whole run (300)
 #   -T SECONDS        limit for one program (180)
@@ -31,7 +33,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck disable=SC2034 # VM_* are read in lib.sh
 . "$HERE/lib.sh"
 
-environment=() files=() backends="kernel user" module=default limit=180
+environment=() files=() tools=() backends="kernel user" module=default limit=180
 shell='' verbose=''
 
 usage() {
@@ -48,6 +50,7 @@ option() {
 	-append) VM_APPEND="$VM_APPEND $2" ;;
 	-e) environment+=("$2") ;;
 	-f) files+=("$2") ;;
+	-p) tools+=("$2") ;;
 	-t) VM_TIMEOUT=$2 ;;
 	-T) limit=$2 ;;
 	-backends) backends=$2 ;;
@@ -63,6 +66,7 @@ flag() {
 	-no-module) module='' ;;
 	-shell) shell=1 ;;
 	-v) verbose=1 ;;
+	-tools) mapfile -O ${#tools[@]} -t tools < <("$HERE/tools.sh") ;;
 	*) usage ;;
 	esac
 }
@@ -99,6 +103,7 @@ make_image() {
 		vm_environment "$root" FIBER_VM_EMULATED=1
 	[ -z "$module" ] || vm_add_module "$root" "$module"
 	for path in "${files[@]}"; do vm_add_path "$root" "$path"; done
+	for path in "${tools[@]}"; do vm_add_program "$root" "$path"; done
 	for program; do add_one "$root" "$program"; done
 	[ -z "$shell" ] || : >"$root/vm/shell"
 	vm_pack "$root" "$root.img"
