@@ -63,11 +63,12 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
 /*
  * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
- * end of its stack (it is in a scope); .in counts it until it is off its stack
+ * end of its stack (it is in a scope); .in counts it until it is off its stack;
+ * fb_fiber_new made it
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
-	FB_F_OWNED = 16,
+	FB_F_OWNED = 16, FB_F_OURS = 32,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -128,6 +129,7 @@ struct fb_processor {
 	uint64_t id_next;		/* index + 1, index + 1 + id_step, ... */
 	uint64_t ended;
 	uint32_t id_step, index;	/* constant */
+	uint64_t ours;			/* fibers of the library made here */
 
 	uint64_t look_every;		/* passes between looks, with timers */
 	uint64_t looked_at;
@@ -189,6 +191,7 @@ struct fb_runtime {
 	sigset_t sigmask;		/* of the thread that started the runtime */
 
 	uint32_t state;			/* enum fb_state, atomic */
+	uint32_t epoch;			/* how often it was started; while it is off */
 	uint64_t features;		/* atomic */
 	char text_note[80];		/* why main is not preemptible, or "" */
 
@@ -351,6 +354,9 @@ bool fb_timer_del(struct fb_timer *t);
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now);
 uint64_t fb_timer_earliest(void);
 
+/* ---- callback.c ---- */
+unsigned int fb_callback_due(struct fb_processor *to, struct fb_timer *t);
+
 /* ---- stack.c ---- */
 int fb_stack_init(void);
 void fb_stack_fini(void);
@@ -380,6 +386,11 @@ FB_INLINE void fb_stack_put(struct fb_processor *p, struct fiber *f)
 }
 
 /* ---- fiber.c ---- */
+/*
+ * Owner of p: a new, detached fiber to be made ready, which is not counted among
+ * those spawned and alive: fiber_fini does not wait for it. NULL: no memory.
+ */
+struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg);
 /* The end of the calling fiber; fb_arch_start goes on here. */
 _Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 uint64_t fb_fiber_alive(void);

@@ -89,7 +89,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	if (parent)
 		end_into(c, p, f, parent,
 			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
-	p->ended++;
+	if (!(f->flags & FB_F_OURS))
+		p->ended++;
 	fb_sched_quit(c, p, fb_join_bury, f);
 }
 
@@ -153,6 +154,21 @@ static void set_name(struct fiber *f, const char *name)
 
 	memcpy(f->name, name, n);
 	f->name[n] = 0;
+}
+
+struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
+{
+	struct fiber *f = fb_stack_get(p, 0);
+
+	if (!f)
+		return NULL;
+	prepare(f, true, fn, arg);
+	f->flags = FB_F_OURS;
+	f->in = NULL;
+	f->id = (1ULL << 63) + p->ours++ * p->id_step + p->index;
+	f->err = 0;
+	fb_ctx_init(&f->ctx, f);
+	return f;
 }
 
 static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,

@@ -304,6 +304,7 @@ static int make_processors(void)
 	fb_rt.global_head = fb_rt.global_tail = NULL;
 	fb_rt.global_count = 0;
 	fb_rt.watched = FB_NEVER;
+	fb_rt.epoch++;
 	fb_rt.plain_spawned = 0;
 	return 0;
 }
@@ -382,6 +383,7 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 	pthread_once(&once, watch_fork);
 	/* Pairs with the releases in stop and fiber_run; one caller wins. */
 	if (FB_READ(fb_rt.state) == FB_ABANDONED && !fb_fiber_alive() &&
+	    !FB_READ(fb_rt.visitors) &&
 	    __atomic_compare_exchange_n(&fb_rt.state, &state, FB_STOPPING,
 					false, __ATOMIC_ACQ_REL,
 					__ATOMIC_RELAXED))
@@ -467,11 +469,10 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	r = fiber_spawn(&f, run_main, &m);
 	if (!r)
 		r = fiber_join(f, NULL);
-	if (fb_fiber_alive())
+	/* Or a timer's function runs, or a plain thread is inside a call. */
+	if (fb_fiber_alive() || fiber_fini())
 		/* Pairs with the exchange in fiber_init. */
 		FB_RELEASE(fb_rt.state, FB_ABANDONED);
-	else
-		fiber_fini();
 	return r ? r : m.result;
 }
 

@@ -93,11 +93,18 @@ bool fb_timer_del(struct fb_timer *t)
 
 /* ---- for the scheduler ---- */
 
-/* Fire some of what is due of `of`; the fibers to be made ready, linked. */
-static struct fiber *fire_some(struct fb_processor *of, uint64_t now)
+/* What was fired, linked. */
+struct fired {
+	struct fiber *ready;
+	struct fb_timer *calls;
+};
+
+/* Fire some of what is due of `of`. */
+static struct fired fire_some(struct fb_processor *of, uint64_t now)
 {
-	struct fiber *head = NULL, **tail = &head, *f;
-	struct fb_timer *t;
+	struct fired d = { NULL, NULL };
+	struct fiber **ready = &d.ready, *f;
+	struct fb_timer **calls = &d.calls, *t;
 	int work = MOVE_STEPS;
 
 	fb_lock(&of->timer_lock);
@@ -106,15 +113,19 @@ static struct fiber *fire_some(struct fb_processor *of, uint64_t now)
 		if (!t)
 			break;
 		f = t->fire(t);		/* *t may be gone */
-		if (f) {
-			*tail = f;
-			tail = &f->link;
+		if (f == FB_TIMER_CALLS) {
+			*calls = t;
+			calls = &t->next;
+		} else if (f) {
+			*ready = f;
+			ready = &f->link;
 		}
 	}
-	*tail = NULL;
+	*ready = NULL;
+	*calls = NULL;
 	publish_next(of);
 	fb_unlock(&of->timer_lock);
-	return head;
+	return d;
 }
 
 /* The first runs next, the others after all that is ready. How many. */
@@ -134,6 +145,18 @@ static unsigned int make_ready(struct fb_processor *to, struct fiber *f,
 	return n;
 }
 
+static unsigned int make_calls(struct fb_processor *to, struct fb_timer *t)
+{
+	unsigned int n = 0;
+	struct fb_timer *next;
+
+	for (; t; t = next) {
+		next = t->next;
+		n += fb_callback_due(to, t);
+	}
+	return n;
+}
+
 /*
  * Fire the timers that are due, our own first, and make their fibers ready here.
  * Owner of `to`. How many fibers.
@@ -142,13 +165,17 @@ unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 {
 	unsigned int n = 0, holdings = 0;
 	uint32_t at = to->index;
+	struct fired d;
 
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
 		struct fb_processor *of = &fb_rt.proc[at];
 
 		while (FB_READ(of->timer_next) <= now &&
-		       (holdings++ < FIRE_PASS || fb_runq_empty(&to->q)))
-			n += make_ready(to, fire_some(of, now), !n);
+		       (holdings++ < FIRE_PASS || fb_runq_empty(&to->q))) {
+			d = fire_some(of, now);
+			n += make_ready(to, d.ready, !n);
+			n += make_calls(to, d.calls);
+		}
 		at = at + 1 < fb_rt.nproc ? at + 1 : 0;
 	}
 	return n;

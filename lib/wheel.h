@@ -23,7 +23,7 @@ struct fb_timer {
 	 * Due, and taken out. Called with the timer lock of a processor held by
 	 * the owner of any, in_fiber == 0: atomics only, no lock, no system
 	 * call. *t is the caller's no more. Returns a fiber to be made ready,
-	 * or NULL.
+	 * or NULL; or FB_TIMER_CALLS: *t stays, see callback.c.
 	 */
 	struct fiber *(*fire)(struct fb_timer *t);
 	struct fb_processor *proc;	/* whose lock; constant while armed */
@@ -31,6 +31,8 @@ struct fb_timer {
 	struct fb_timer *next, **pprev;	/* pprev NULL: not in a wheel */
 	uint64_t seq;			/* of those with one deadline, the older */
 };
+
+#define FB_TIMER_CALLS	((struct fiber *)1)
 
 #define FB_WHEEL_SHIFT	14		/* a tick is 2^14 ns, 16 us */
 #define FB_WHEEL_BITS	6

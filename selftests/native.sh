@@ -3,7 +3,7 @@
 #
 # Library tests on this machine, with the user backend.
 #
-#   native.sh [PROGRAM...]    default: build/selftests/lib, selftests/httpd.sh
+#   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, examples.sh
 #
 # FIBER_TEST_LIMIT: seconds for one program (120); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
@@ -28,8 +28,8 @@ run_one() {
 }
 
 if [ $# -eq 0 ]; then
-	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" -maxdepth 1 \
-		-type f -perm -100 2>/dev/null | sort)
+	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
+		"$HERE/examples.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi
 for program; do run_one "$program"; done

@@ -197,6 +197,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/chan.h"
 #include "fiber/scope.h"
 #include "fiber/sync.h"
+#include "fiber/timer.h"
 
 #ifdef __cplusplus
 }
