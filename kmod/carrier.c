@@ -25,6 +25,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "trace.h"
 
 static struct workqueue_struct *reapers;
 
@@ -71,6 +72,7 @@ void fiber_carrier_end(struct fiber_carrier *c)
 	if (c->gone)
 		return;
 	c->gone = true;
+	trace_exit(c, READ_ONCE(current->__state) == TASK_DEAD);
 	fiber_handoff_leave(c);
 	irq_work_queue(&c->end);
 }
@@ -91,6 +93,21 @@ void fiber_carrier_detach(struct fiber_carrier *c)
 	preempt_notifier_unregister(&c->sched);
 	fiber_carrier_end(c);
 	local_irq_restore(flags);
+}
+
+/**
+ * fiber_carrier_stray - it was told to ask for a processor, and never does
+ * @c: current. Context: user edge.
+ */
+void fiber_carrier_stray(struct fiber_carrier *c)
+{
+	struct fiber_group *g = c->group;
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&g->lock, flags);
+	g->count[FIBER_COUNT_STRAYS]++;
+	raw_spin_unlock_irqrestore(&g->lock, flags);
+	fiber_carrier_detach(c);
 }
 
 /* The carrier that the calling thread is, of whatever group. */
@@ -187,6 +204,7 @@ int fiber_carrier_attach(struct fiber_group *g, u32 *index)
 		return -ENOMEM;
 	}
 	join_group(c);
+	trace_attach(c);
 	*index = id;
 	return 0;
 }

@@ -62,6 +62,7 @@ static int group_open(struct inode *inode, struct file *file)
 	mutex_init(&g->setup);
 	mutex_init(&g->members);
 	raw_spin_lock_init(&g->lock);
+	BUILD_BUG_ON(FIBER_STATS != FIBER_STAT_REASON + FIBER_REFUSE_NOT);
 	INIT_LIST_HEAD(&g->carriers);
 	INIT_LIST_HEAD(&g->ready);
 	INIT_LIST_HEAD(&g->turned);
@@ -119,13 +120,30 @@ static const char * const stat_name[FIBER_STATS] = {
 	[FIBER_STAT_RETURNS] = "returns",
 	[FIBER_STAT_PREEMPTS] = "preempts",
 	[FIBER_STAT_REFUSED] = "refused",
+	[FIBER_STAT_REASON + FIBER_REFUSE_OUTSIDE] = "refused-outside",
+	[FIBER_STAT_REASON + FIBER_REFUSE_NO_PREEMPT] = "refused-no-preempt",
+	[FIBER_STAT_REASON + FIBER_REFUSE_NESTED] = "refused-nested",
+	[FIBER_STAT_REASON + FIBER_REFUSE_STEPPED] = "refused-stepped",
+	[FIBER_STAT_REASON + FIBER_REFUSE_TEXT] = "refused-text",
+	[FIBER_STAT_REASON + FIBER_REFUSE_STACK] = "refused-stack",
+	[FIBER_STAT_REASON + FIBER_REFUSE_RSEQ] = "refused-rseq",
+};
+
+static const char * const count_name[FIBER_COUNTS] = {
+	[FIBER_COUNT_WAKES] = "wakes",
+	[FIBER_COUNT_TO_SPARE] = "to-spare",
+	[FIBER_COUNT_TO_READY] = "to-ready",
+	[FIBER_COUNT_KEEPER] = "keeper-calls",
+	[FIBER_COUNT_HURRIES] = "hurries",
+	[FIBER_COUNT_STRAYS] = "strays",
+	[FIBER_COUNT_VIOLATIONS] = "violations",
 };
 
 #ifdef CONFIG_PROC_FS
 static void group_fdinfo(struct seq_file *m, struct file *file)
 {
 	struct fiber_group *g = file->private_data;
-	u64 stat[FIBER_STATS], wakes, violations;
+	u64 stat[FIBER_STATS], count[FIBER_COUNTS];
 	u32 nr[FIBER_STATES], waiting, spares, carriers;
 	struct fiber_carrier *c;
 	int i;
@@ -145,8 +163,7 @@ static void group_fdinfo(struct seq_file *m, struct file *file)
 	waiting = g->info->waiting;
 	spares = g->info->spares;
 	carriers = g->info->carriers;
-	wakes = g->wakes;
-	violations = g->violations;
+	memcpy(count, g->count, sizeof(count));
 	raw_spin_unlock_irq(&g->lock);
 
 	seq_printf(m, "fiber-processors:\t%u\n", g->nr_processors);
@@ -156,8 +173,8 @@ static void group_fdinfo(struct seq_file *m, struct file *file)
 		   carriers, waiting, spares);
 	for (i = 0; i < FIBER_STATS; i++)
 		seq_printf(m, "fiber-%s:\t%llu\n", stat_name[i], stat[i]);
-	seq_printf(m, "fiber-wakes:\t%llu\n", wakes);
-	seq_printf(m, "fiber-violations:\t%llu\n", violations);
+	for (i = 0; i < FIBER_COUNTS; i++)
+		seq_printf(m, "fiber-%s:\t%llu\n", count_name[i], count[i]);
 }
 #endif
 

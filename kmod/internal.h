@@ -39,6 +39,7 @@
 #define FIBER_MIN_RUN_NS	NSEC_PER_MSEC	/* before a quantum is cut short */
 #define FIBER_MAX_TEXTS		64
 #define FIBER_MAX_ARENAS	4096
+#define FIBER_MAX_FRUITLESS	256	/* RETURN upcalls that lead to no ACQUIRE */
 #define FIBER_PREEMPT_STACK	768	/* bytes the PREEMPT trampoline may use */
 
 /*
@@ -76,8 +77,40 @@ enum fiber_stat {
 	FIBER_STAT_EDGE,	/* got a free one at the edge, no upcall */
 	FIBER_STAT_RETURNS,	/* RETURN upcalls */
 	FIBER_STAT_PREEMPTS,	/* PREEMPT upcalls */
-	FIBER_STAT_REFUSED,	/* preemptions put off */
-	FIBER_STATS
+	FIBER_STAT_REFUSED,	/* preemptions put off: the sum of ... */
+	FIBER_STAT_REASON,	/* ... one for each enum fiber_refusal */
+	FIBER_STATS = FIBER_STAT_REASON + 7
+};
+
+/* Why a preemption is put off: what of the place would make it do harm. */
+enum fiber_refusal {
+	FIBER_REFUSE_OUTSIDE,	 /* not in fiber */
+	FIBER_REFUSE_NO_PREEMPT, /* page->no_preempt */
+	FIBER_REFUSE_NESTED,	 /* an upcall not yet entered */
+	FIBER_REFUSE_STEPPED,	 /* single-stepped */
+	FIBER_REFUSE_TEXT,	 /* not in a registered text */
+	FIBER_REFUSE_STACK,	 /* no registered stack, or no room on it */
+	FIBER_REFUSE_RSEQ,	 /* in a restartable sequence */
+	FIBER_REFUSE_NOT
+};
+
+/* How a carrier that lost its processor came back to user code. */
+enum fiber_back {
+	FIBER_BACK_GRACE,	/* with its own: nobody had had it */
+	FIBER_BACK_EDGE,	/* with a free one */
+	FIBER_BACK_UPCALL,	/* by the RETURN trampoline */
+};
+
+/* Counters of a group, under group->lock. */
+enum fiber_count {
+	FIBER_COUNT_WAKES,	/* FIBER_IOC_WAKE that found a spare */
+	FIBER_COUNT_TO_SPARE,	/* a processor went to a spare: it was woken */
+	FIBER_COUNT_TO_READY,	/* ... to a carrier that waited to continue */
+	FIBER_COUNT_KEEPER,	/* the keeper was told that spares are missing */
+	FIBER_COUNT_HURRIES,	/* a quantum was to be cut short */
+	FIBER_COUNT_STRAYS,	/* carriers detached: no ACQUIRE in 256 upcalls */
+	FIBER_COUNT_VIOLATIONS,	/* parameter check: a broken invariant */
+	FIBER_COUNTS
 };
 
 struct fiber_group;
@@ -139,7 +172,8 @@ struct fiber_carrier {
 	bool waiting;			/* inside fiber_handoff_wait() */
 	bool gone;			/* detached; hooks do nothing */
 	bool early;			/* one is back from a block: cut the quantum short */
-	int tick_cpu;
+	u32 fruitless;			/* RETURN upcalls since it last asked us */
+	int tick_cpu;			/* where it wants its timer; others read it */
 	unsigned long slot_sp[FIBER_SLOTS]; /* user sp when the slot was filled */
 	u64 run_since;			/* ns; it owns a processor since then */
 	u64 stat[FIBER_STATS];
@@ -175,6 +209,7 @@ struct fiber_group {
 	u32 nr_processors, max_carriers, min_spares;
 	u64 quantum_ns, grace_ns;
 	unsigned long return_ip, return_end, preempt_ip;
+	pid_t tgid;			/* for tracepoints */
 	struct fiber_info_page *info;
 	struct fiber_hint_page *hint;
 	struct fiber_processor *processor;
@@ -194,7 +229,7 @@ struct fiber_group {
 	u32 nr[FIBER_STATES];
 	struct task_struct *keeper;	/* sleeps in FIBER_IOC_KEEP */
 	bool dead;
-	u64 wakes, violations;
+	u64 count[FIBER_COUNTS];
 
 	struct ida ids;
 	struct fiber_table arenas, texts;
@@ -248,7 +283,7 @@ void fiber_quantum_start(struct fiber_carrier *c);
 void fiber_quantum_resume(struct fiber_carrier *c);
 void fiber_quantum_retry(struct fiber_carrier *c);
 void fiber_quantum_hurry_init(struct fiber_processor *p);
-void fiber_quantum_hurry(struct fiber_processor *p, int cpu);
+bool fiber_quantum_hurry(struct fiber_processor *p, int cpu);
 void fiber_quantum_hurry_sync(struct fiber_processor *p);
 
 /* upcall.c - irqs off, on the carrier's CPU */
@@ -266,6 +301,7 @@ void fiber_carrier_stop(void);
 struct fiber_carrier *fiber_carrier_current(struct fiber_group *g);
 int fiber_carrier_attach(struct fiber_group *g, u32 *index);
 void fiber_carrier_detach(struct fiber_carrier *c);
+void fiber_carrier_stray(struct fiber_carrier *c);
 void fiber_carrier_end(struct fiber_carrier *c);
 
 /* group.c - process context */

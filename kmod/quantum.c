@@ -7,11 +7,25 @@
  *
  * One hrtimer a carrier, armed lazily. It is never cancelled when the carrier
  * leaves the CPU: an expiry that finds somebody else there stops, and
- * sched_in arms it again, which also moves it to the new CPU. An expiry before
+ * sched_in arms it again, which also moves it to the new CPU. But a timer
+ * whose callback runs cannot be moved: armed by sched_in on CPU 2 while the
+ * expiry of before still runs on CPU 1, it stays on CPU 1, where its carrier is
+ * not. So an expiry that ->tick_cpu says belongs elsewhere is sent there by
+ * the hurry call, and that follows ->tick_cpu until it has caught up:
+ *
+ *   sched_in on CPU 2                 expiry on CPU 1
+ *     tick_cpu = 2                      carrier is not current: stop, but
+ *     hrtimer_start (under the          read tick_cpu: 2 -> call CPU 2
+ *     timer base's lock)
+ *
+ * The look may miss the store only if hrtimer_start comes after the callback
+ * has begun, and then there is another expiry on CPU 1, which sees it (the
+ * base's lock orders them). (The grace timer does not care where it fires.)
+ * An expiry before
  * the fiber has had its quantum (the processor came later, or another fiber has
  * started since, by page->seq) re-arms for what is left. A quantum belongs to
  * the processor: a carrier that takes it over while its owner is blocked
- * continues the quantum (same_quantum() in handoff.c).
+ * continues the quantum (same_quantum() in processor.c).
  */
 
 #include <asm/irq_regs.h>
@@ -21,7 +35,7 @@
 
 static void tick_in(struct fiber_carrier *c, u64 ns)
 {
-	c->tick_cpu = smp_processor_id();
+	WRITE_ONCE(c->tick_cpu, smp_processor_id());
 	hrtimer_start(&c->quantum, ns_to_ktime(ns), HRTIMER_MODE_REL_PINNED_HARD);
 }
 
@@ -74,36 +88,32 @@ static u64 look(struct fiber_carrier *c, struct fiber_processor *p)
 	return next;
 }
 
-static enum hrtimer_restart tick(struct hrtimer *timer)
-{
-	struct fiber_carrier *c = container_of(timer, struct fiber_carrier, quantum);
-	struct fiber_processor *p;
-
-	if (c->task != current)
-		return HRTIMER_NORESTART;
-	p = READ_ONCE(c->processor);
-	if (!p || c->waiting || c->gone)
-		return HRTIMER_NORESTART;
-	hrtimer_forward_now(timer, ns_to_ktime(look(c, p)));
-	return HRTIMER_RESTART;
-}
-
-/* Hard irq, on the CPU where the owner of the processor was seen last. */
+/*
+ * Hard irq, on the CPU where the owner of the processor was seen last. It may
+ * have gone on to another since: follow it there.
+ */
 static void hurry(void *info)
 {
 	struct fiber_processor *p = info;
 	struct fiber_group *g = p->group;
 	struct fiber_carrier *c;
 	unsigned long flags;
-	bool mine;
+	bool mine = false;
+	int cpu = -1;
 
 	/* An owner that is current stays the owner while this interrupt lasts. */
 	raw_spin_lock_irqsave(&g->lock, flags);
 	c = p->owner;
-	mine = c && c->task == current && !c->waiting && !c->gone;
+	if (c && !c->waiting && !c->gone) {
+		mine = c->task == current;
+		cpu = READ_ONCE(c->tick_cpu);
+	}
 	raw_spin_unlock_irqrestore(&g->lock, flags);
 	if (mine)
 		tick_in(c, look(c, p));
+	else if (cpu >= 0 && cpu != smp_processor_id() &&
+		 !smp_call_function_single_async(cpu, &p->hurry))
+		return;
 	/* The last touch of p. Pairs with the acquire in fiber_quantum_hurry_sync. */
 	atomic_set_release(&p->hurrying, 0);
 }
@@ -118,18 +128,55 @@ void fiber_quantum_hurry_init(struct fiber_processor *p)
 }
 
 /**
- * fiber_quantum_hurry - somebody waits and all processors are busy
- * @p: whose fiber has run longest
+ * fiber_quantum_hurry - look at once whether the owner's quantum is over
+ * @p: whose fiber has run longest, or whose tick went astray
  * @cpu: where its owner was seen last
  *
- * Context: process, no lock held. A call that is under way is enough.
+ * Context: process or hard irq, no lock held. Returns false if a call is under
+ * way, which may just have missed the owner. A CPU that is gone runs nobody.
  */
-void fiber_quantum_hurry(struct fiber_processor *p, int cpu)
+bool fiber_quantum_hurry(struct fiber_processor *p, int cpu)
 {
-	if (!p->group->preempt_ip || atomic_cmpxchg(&p->hurrying, 0, 1))
-		return;
+	if (!p->group->preempt_ip)
+		return true;
+	if (atomic_cmpxchg(&p->hurrying, 0, 1))
+		return false;
 	if (smp_call_function_single_async(cpu, &p->hurry))
 		atomic_set(&p->hurrying, 0);
+	return true;
+}
+
+/*
+ * An expiry for a carrier that is not current here. If the call cannot be sent,
+ * the timer is started once more; it is this callback's own base that it is on,
+ * whoever else starts it meanwhile.
+ */
+static void tick_elsewhere(struct fiber_carrier *c)
+{
+	struct fiber_processor *p = READ_ONCE(c->processor);
+	int cpu = READ_ONCE(c->tick_cpu);
+
+	if (cpu == smp_processor_id() || !p)
+		return;
+	if (!fiber_quantum_hurry(p, cpu))
+		hrtimer_start(&c->quantum, ns_to_ktime(FIBER_RETRY_NS),
+			      HRTIMER_MODE_REL_PINNED_HARD);
+}
+
+static enum hrtimer_restart tick(struct hrtimer *timer)
+{
+	struct fiber_carrier *c = container_of(timer, struct fiber_carrier, quantum);
+	struct fiber_processor *p;
+
+	if (c->task != current) {
+		tick_elsewhere(c);
+		return HRTIMER_NORESTART;
+	}
+	p = READ_ONCE(c->processor);
+	if (!p || c->waiting || c->gone)
+		return HRTIMER_NORESTART;
+	hrtimer_forward_now(timer, ns_to_ktime(look(c, p)));
+	return HRTIMER_RESTART;
 }
 
 /**

@@ -17,7 +17,12 @@
  * in between is redirected as well (a slot deeper). Between the entry of the
  * trampoline and the end of its ACQUIRE system call nothing is redirected.
  *
- * PREEMPT. Only where it can do no harm (may_preempt); else the library finds
+ * A trampoline whose ACQUIRE fails (a wrong descriptor), or that makes none,
+ * would be entered anew at each system call, for ever. After FIBER_MAX_FRUITLESS
+ * upcalls without one the thread is no carrier any more. Signal handlers can
+ * nest between an upcall and its ACQUIRE, but not so deep: each blocks its own.
+ *
+ * PREEMPT. Only where it can do no harm (why_not); else the library finds
  * page->pending and we try again soon.
  */
 #include <linux/ptrace.h>
@@ -27,6 +32,7 @@
 
 #include "compat.h"
 #include "internal.h"
+#include "trace.h"
 
 static bool in_window(const struct fiber_group *g, unsigned long ip)
 {
@@ -116,35 +122,54 @@ static bool in_rseq(unsigned long ip)
 #endif
 }
 
-static bool may_preempt(struct fiber_carrier *c, struct pt_regs *regs)
+/* FIBER_REFUSE_NOT: it can do no harm here. */
+static enum fiber_refusal why_not(struct fiber_carrier *c, struct pt_regs *regs)
 {
 	struct fiber_group *g = c->group;
 	unsigned long ip = instruction_pointer(regs);
 
-	return READ_ONCE(c->page->in_fiber) && !READ_ONCE(c->page->no_preempt) &&
-	       !slots_filled(c, regs) && !(regs->flags & X86_EFLAGS_TF) &&
-	       fiber_text_ok(g, ip) &&
-	       fiber_stack_ok(g, user_stack_pointer(regs)) && !in_rseq(ip);
+	if (!READ_ONCE(c->page->in_fiber))
+		return FIBER_REFUSE_OUTSIDE;
+	if (READ_ONCE(c->page->no_preempt))
+		return FIBER_REFUSE_NO_PREEMPT;
+	if (slots_filled(c, regs))
+		return FIBER_REFUSE_NESTED;
+	if (regs->flags & X86_EFLAGS_TF)
+		return FIBER_REFUSE_STEPPED;
+	if (!fiber_text_ok(g, ip))
+		return FIBER_REFUSE_TEXT;
+	if (!fiber_stack_ok(g, user_stack_pointer(regs)))
+		return FIBER_REFUSE_STACK;
+	return in_rseq(ip) ? FIBER_REFUSE_RSEQ : FIBER_REFUSE_NOT;
 }
 
 static void upcall_preempt(struct fiber_carrier *c, struct pt_regs *regs)
 {
 	struct fiber_carrier_page *page = c->page;
+	unsigned long ip = instruction_pointer(regs);
+	enum fiber_refusal why;
 
 	c->want_preempt = false;
 	if (!c->processor || !fiber_contended(c->processor))
 		return;
-	if (may_preempt(c, regs)) {
+	why = why_not(c, regs);
+	if (why == FIBER_REFUSE_NOT) {
 		WRITE_ONCE(page->preempts, ++c->stat[FIBER_STAT_PREEMPTS]);
+		trace_preempt(c, ip);
 		redirect(c, regs, c->group->preempt_ip);
 		return;
 	}
 	WRITE_ONCE(page->refused, ++c->stat[FIBER_STAT_REFUSED]);
+	c->stat[FIBER_STAT_REASON + why]++;
+	trace_refuse(c, ip, why);
 	WRITE_ONCE(page->pending, 1);
 	fiber_quantum_retry(c);
 }
 
-/* True: the carrier is settled, the notifier can go. */
+/*
+ * True: the carrier is settled, the notifier can go. False: it is to ask for a
+ * processor, or has been told so too often (the caller looks at ->fruitless).
+ */
 static bool upcall_return(struct fiber_carrier *c, struct pt_regs *regs)
 {
 	if (fiber_handoff_edge(c)) {
@@ -153,7 +178,10 @@ static bool upcall_return(struct fiber_carrier *c, struct pt_regs *regs)
 		return true;
 	}
 	if (!in_window(c->group, instruction_pointer(regs))) {
+		if (++c->fruitless > FIBER_MAX_FRUITLESS)
+			return false;
 		WRITE_ONCE(c->page->returns, ++c->stat[FIBER_STAT_RETURNS]);
+		trace_return(c, FIBER_BACK_UPCALL);
 		redirect(c, regs, c->group->return_ip);
 	}
 	return false;
@@ -174,8 +202,11 @@ static void edge(struct user_return_notifier *n)
 	}
 	if (!user_64bit_mode(regs) || uprobe_active())
 		return;		/* stays armed */
-	if (c->need && !upcall_return(c, regs))
+	if (c->need && !upcall_return(c, regs)) {
+		if (unlikely(c->fruitless > FIBER_MAX_FRUITLESS))
+			fiber_carrier_stray(c);
 		return;
+	}
 	if (c->want_preempt)
 		upcall_preempt(c, regs);
 	fiber_upcall_disarm(c);

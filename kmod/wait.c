@@ -85,7 +85,7 @@ static struct task_struct *give_idle(struct fiber_carrier *c, u32 flags)
 static struct task_struct *give_turn(struct fiber_carrier *c, u32 flags)
 {
 	struct fiber_group *g = c->group;
-	struct fiber_processor *p = c->processor, *idle;
+	struct fiber_processor *p = c->processor, *other = NULL;
 	struct fiber_carrier *next;
 	struct task_struct *task;
 
@@ -95,9 +95,12 @@ static struct task_struct *give_turn(struct fiber_carrier *c, u32 flags)
 	if ((flags & FIBER_WAIT_TO_SPARE) && fiber_queue_first(p, next))
 		next = fiber_first_spare(g) ?: next;
 	task = fiber_grant(p, next, FIBER_EVENT_GIVEN);
-	idle = list_first_entry_or_null(&g->idle, struct fiber_processor, node);
-	if (idle && c->wait == FIBER_WAITS_READY)
-		fiber_grant(idle, c, FIBER_EVENT_IDLE);
+	/* waiting++ before the look for KEEPING. Pairs with keep(). */
+	smp_mb();
+	if (c->wait == FIBER_WAITS_READY)
+		other = fiber_find_free(g);
+	if (other)
+		fiber_grant(other, c, FIBER_EVENT_IDLE);
 	return task;
 }
 
@@ -123,13 +126,20 @@ static struct task_struct *begin_wait(struct fiber_carrier *c, u32 flags)
 /* A spare's deadline has passed: now it wants a processor like any other. */
 static void promote(struct fiber_carrier *c)
 {
-	unsigned long flags = fiber_group_lock(c->group);
+	struct fiber_group *g = c->group;
+	struct task_struct *keeper = NULL;
+	unsigned long flags;
 
+	rcu_read_lock();
+	flags = fiber_group_lock(g);
 	if (c->wait == FIBER_WAITS_SPARE) {
 		fiber_dequeue(c);
 		enqueue_ready(c);
+		keeper = fiber_miss_spare(g);
 	}
-	fiber_group_unlock(c->group, flags);
+	fiber_group_unlock(g, flags);
+	fiber_wake(keeper);
+	rcu_read_unlock();
 }
 
 /*
@@ -172,6 +182,7 @@ static void hurry(struct fiber_carrier *c)
 		p = find_hurry(c);
 	if (p) {
 		p->short_of_spares = false;
+		g->count[FIBER_COUNT_HURRIES]++;
 		cpu = task_cpu(p->owner->task);
 		WRITE_ONCE(p->owner->early, true);
 	}
@@ -206,16 +217,22 @@ static void wait_asleep(struct fiber_carrier *c, u64 deadline)
 static int end_wait(struct fiber_carrier *c)
 {
 	struct fiber_group *g = c->group;
-	unsigned long flags = fiber_group_lock(g);
+	struct task_struct *keeper = NULL;
+	unsigned long flags;
 	int err = 0;
 
+	rcu_read_lock();
+	flags = fiber_group_lock(g);
 	if (c->wait != FIBER_WAITS_NOT) {
 		fiber_dequeue(c);
+		keeper = fiber_miss_spare(g);
 		err = -EINTR;
 	} else if (!c->processor) {
 		err = -ESHUTDOWN;
 	}
 	fiber_group_unlock(g, flags);
+	fiber_wake(keeper);
+	rcu_read_unlock();
 	return err;
 }
 
@@ -232,8 +249,8 @@ static int start_wait(struct fiber_carrier *c, u32 flags)
 	dead = g->dead;
 	if (!dead)
 		task = begin_wait(c, flags);
-	if (!dead && (flags & FIBER_WAIT_TO_SPARE) && fiber_few_spares(g))
-		keeper = fiber_call_keeper(g);
+	if (!dead && (flags & FIBER_WAIT_TO_SPARE))
+		keeper = fiber_miss_spare(g);
 	fiber_group_unlock(g, irq);
 	if (task != current)
 		fiber_wake(task);
@@ -257,6 +274,7 @@ int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline)
 	int err;
 
 	WRITE_ONCE(c->waiting, true);
+	c->fruitless = 0;
 	err = start_wait(c, flags);
 	if (!err && READ_ONCE(c->wait) != FIBER_WAITS_NOT)
 		wait_asleep(c, flags & FIBER_WAIT_SPARE ? deadline : 0);
@@ -299,16 +317,13 @@ int fiber_handoff_wake(struct fiber_group *g)
 	rcu_read_lock();
 	flags = fiber_group_lock(g);
 	c = fiber_first_spare(g);
-	if (c && !g->dead) {
-		p = list_first_entry_or_null(&g->idle, struct fiber_processor, node);
-		p = p ?: fiber_find_kept(g);
-	}
+	if (c && !g->dead)
+		p = fiber_find_free(g);
 	if (p) {
 		task = fiber_grant(p, c, FIBER_EVENT_WAKE);
-		g->wakes++;
+		g->count[FIBER_COUNT_WAKES]++;
 	}
-	if (fiber_few_spares(g))
-		keeper = fiber_call_keeper(g);
+	keeper = fiber_miss_spare(g);
 	fiber_group_unlock(g, flags);
 	fiber_wake(task);
 	fiber_wake(keeper);

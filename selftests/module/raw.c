@@ -72,8 +72,8 @@ void raw_good_setup(struct fiber_setup_args *a, const struct raw_options *o)
 	a->processors = o->processors ?: 1;
 	a->quantum_ns = o->quantum_ns;
 	a->grace_ns = o->grace_ns;
-	a->return_ip = (uintptr_t)raw_return;
-	a->return_end = (uintptr_t)raw_return_end;
+	a->return_ip = (uintptr_t)(o->return_entry ?: raw_return);
+	a->return_end = (uintptr_t)(o->return_end ?: raw_return_end);
 	if (o->preempt)
 		a->preempt_ip = (uintptr_t)(o->preempt_entry ?: raw_preempt);
 	a->max_carriers = o->max_carriers ?: 64;
@@ -310,13 +310,26 @@ int raw_get(const char *path, char *text, size_t size)
 	return 0;
 }
 
-int raw_stats(struct raw_stats *s)
+static int read_fdinfo(char *text, size_t size)
 {
-	char path[64], text[2048];
-	int err;
+	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", raw_fd);
-	err = raw_get(path, text, sizeof(text));
+	return raw_get(path, text, size);
+}
+
+uint64_t raw_stat(const char *name)
+{
+	char text[2048];
+
+	return read_fdinfo(text, sizeof(text)) ? ~0ULL : field(text, name);
+}
+
+int raw_stats(struct raw_stats *s)
+{
+	char text[2048];
+	int err = read_fdinfo(text, sizeof(text));
+
 	if (err)
 		return err;
 	*s = (struct raw_stats){

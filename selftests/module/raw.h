@@ -52,6 +52,7 @@ struct raw_options {
 	uint64_t quantum_ns, grace_ns;
 	bool preempt;
 	const void *preempt_entry;	/* NULL: raw_preempt */
+	const void *return_entry, *return_end;	/* NULL: raw_return */
 	uint32_t max_carriers;		/* 0: 64 */
 	uint32_t min_spares;
 };
@@ -96,6 +97,8 @@ void raw_takeover(uint32_t bits);
 void raw_exclude(void);
 
 int raw_stats(struct raw_stats *s);
+/* One counter of fdinfo, without "fiber-"; ~0: there is none. */
+uint64_t raw_stat(const char *name);
 int raw_refcnt(void);
 bool raw_parameter(const char *name, const char *value);
 pthread_t raw_thread(void *(*fn)(void *), void *arg);
