@@ -79,6 +79,7 @@ help:
 	@echo 'make check-dkms       DKMS cycle in temporary folders'
 	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
 	@echo 'make modules KERNEL=K fiber.ko for a fetched kernel (6.1, 6.12-rt, ...)'
+	@echo '                      FAULT=1: what can fail does on demand, for tests'
 	@echo 'make modules_install  into /lib/modules; also: insmod, rmmod'
 	@echo 'make install          library, headers, man pages (DESTDIR, PREFIX)'
 	@echo 'make bench            benchmarks (TSV=file: also as table)'
@@ -204,7 +205,7 @@ MODULE_DIR := $(BUILD)/modules/$(or $(KERNEL),$(RELEASE))
 
 modules:
 ifdef KERNEL
-	@selftests/vm/module.sh $(KERNEL)
+	@selftests/vm/module.sh $(if $(FAULT),-fault) $(KERNEL)
 else
 	@selftests/vm/module.sh -k $(KDIR) $(RELEASE)
 endif

@@ -24,6 +24,7 @@
 #include <linux/slab.h>
 
 #include "compat.h"
+#include "fault.h"
 #include "internal.h"
 #include "trace.h"
 
@@ -47,6 +48,7 @@ static void reap(struct work_struct *work)
 	WRITE_ONCE(g->info->carriers, g->info->carriers - 1);
 	raw_spin_unlock_irq(&g->lock);
 	ida_free(&g->ids, c->index);
+	fiber_limit_detach(g);
 	put_task_struct(c->task);
 	kfree_rcu(c, rcu);
 	fiber_group_put(g);
@@ -73,7 +75,7 @@ void fiber_carrier_end(struct fiber_carrier *c)
 		return;
 	c->gone = true;
 	trace_exit(c, READ_ONCE(current->__state) == TASK_DEAD);
-	fiber_handoff_leave(c);
+	fiber_handoff_leave(c, FIBER_EVENT_EXIT);
 	irq_work_queue(&c->end);
 }
 
@@ -137,8 +139,9 @@ struct fiber_carrier *fiber_carrier_current(struct fiber_group *g)
 
 static struct fiber_carrier *new_carrier(struct fiber_group *g, u32 index)
 {
-	struct fiber_carrier *c = kzalloc(sizeof(*c), GFP_KERNEL_ACCOUNT);
+	struct fiber_carrier *c;
 
+	c = fiber_may_fail(kzalloc(sizeof(*c), GFP_KERNEL_ACCOUNT), NULL);
 	if (!c)
 		return NULL;
 	c->page = fiber_page_carrier(g, index);
@@ -157,6 +160,13 @@ static struct fiber_carrier *new_carrier(struct fiber_group *g, u32 index)
 	fiber_upcall_init(c);
 	fiber_quantum_init(c);
 	return c;
+}
+
+/* Of its page: 0 ... max_carriers - 1, -ENOSPC or -ENOMEM. */
+static int new_index(struct fiber_group *g)
+{
+	return fiber_may_fail(ida_alloc_max(&g->ids, g->max_carriers - 1,
+					    GFP_KERNEL_ACCOUNT), -ENOMEM);
 }
 
 /* It fires from here on: everything else must be in place. */
@@ -182,12 +192,12 @@ static void join_group(struct fiber_carrier *c)
  * @g: set up, setup mutex held
  * @index: receives the number of its page
  *
- * Returns 0, -EBUSY (it is one), -ENOSPC or -ENOMEM.
+ * Returns 0, -EBUSY (it is one), -EAGAIN, -ENOSPC or -ENOMEM.
  */
 int fiber_carrier_attach(struct fiber_group *g, u32 *index)
 {
 	struct fiber_carrier *c = find_current();
-	int id;
+	int err;
 
 	if (c && c->group->mm != current->mm) {	/* left over from before exec */
 		fiber_carrier_detach(c);
@@ -195,18 +205,27 @@ int fiber_carrier_attach(struct fiber_group *g, u32 *index)
 	}
 	if (c)
 		return -EBUSY;
-	id = ida_alloc_max(&g->ids, g->max_carriers - 1, GFP_KERNEL_ACCOUNT);
-	if (id < 0)
-		return id;
-	c = new_carrier(g, id);
+	err = fiber_limit_attach(g);
+	if (err)
+		return err;
+	err = new_index(g);
+	if (err < 0)
+		goto err_detach;
+	*index = err;
+	c = new_carrier(g, *index);
 	if (!c) {
-		ida_free(&g->ids, id);
-		return -ENOMEM;
+		err = -ENOMEM;
+		goto err_index;
 	}
 	join_group(c);
 	trace_attach(c);
-	*index = id;
 	return 0;
+
+err_index:
+	ida_free(&g->ids, *index);
+err_detach:
+	fiber_limit_detach(g);
+	return err;
 }
 
 /**
@@ -217,7 +236,7 @@ int fiber_carrier_attach(struct fiber_group *g, u32 *index)
  */
 int fiber_carrier_start(void)
 {
-	reapers = alloc_workqueue("fiber", WQ_UNBOUND, 0);
+	reapers = fiber_may_fail(alloc_workqueue("fiber", WQ_UNBOUND, 0), NULL);
 	if (!reapers)
 		return -ENOMEM;
 	preempt_notifier_inc();

@@ -19,6 +19,7 @@
 #include <linux/slab.h>
 
 #include "compat.h"
+#include "fault.h"
 #include "internal.h"
 
 static void free_group(struct kref *ref)
@@ -34,6 +35,9 @@ static void free_group(struct kref *ref)
 		fiber_quantum_hurry_sync(&g->processor[i]);
 		hrtimer_cancel(&g->processor[i].grace);
 	}
+	if (g->ready_to_use)
+		fiber_limit_untimers(g->nr_processors);
+	fiber_limit_close(g);
 	fiber_page_free(g);
 	kvfree(g->arenas.entry);
 	kvfree(g->texts.entry);
@@ -54,10 +58,17 @@ void fiber_group_put(struct fiber_group *g)
 
 static int group_open(struct inode *inode, struct file *file)
 {
-	struct fiber_group *g = kzalloc(sizeof(*g), GFP_KERNEL_ACCOUNT);
+	struct fiber_group *g;
+	int err;
 
+	g = fiber_may_fail(kzalloc(sizeof(*g), GFP_KERNEL_ACCOUNT), NULL);
 	if (!g)
 		return -ENOMEM;
+	err = fiber_limit_open(g);
+	if (err) {
+		kfree(g);
+		return err;
+	}
 	kref_init(&g->ref);
 	mutex_init(&g->setup);
 	mutex_init(&g->members);

@@ -259,15 +259,17 @@ void fiber_handoff_unblock(struct fiber_carrier *c)
 }
 
 /**
- * fiber_handoff_leave - a carrier ends, with or without a processor
- * @c: current, dying or detaching, not waiting
+ * fiber_handoff_leave - a carrier has no use for its processor, if it owns one
+ * @c: current, not waiting
+ * @why: FIBER_EVENT_* for the next owner
  *
- * Context: any, up to sched_out of a dying task.
+ * Context: irqs off (so that nobody else takes it meanwhile), up to sched_out of
+ * a dying task.
  */
-void fiber_handoff_leave(struct fiber_carrier *c)
+void fiber_handoff_leave(struct fiber_carrier *c, u32 why)
 {
 	if (c->processor)
-		fly(c, FIBER_EVENT_EXIT, 0);
+		fly(c, why, 0);
 }
 
 /**

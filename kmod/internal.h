@@ -34,6 +34,7 @@
 
 #define FIBER_MAX_PROCESSORS	1024U
 #define FIBER_MAX_GRACE_NS	(10 * NSEC_PER_MSEC)
+#define FIBER_MIN_QUANTUM	(50 * NSEC_PER_USEC) /* whatever the parameter says */
 #define FIBER_DEFAULT_QUANTUM	(10 * NSEC_PER_MSEC)
 #define FIBER_RETRY_NS		(200 * NSEC_PER_USEC) /* after a refused preemption */
 #define FIBER_MIN_RUN_NS	NSEC_PER_MSEC	/* before a quantum is cut short */
@@ -231,6 +232,7 @@ struct fiber_group {
 	bool dead;
 	u64 count[FIBER_COUNTS];
 
+	struct fiber_user *user;	/* constant after open; see limit.c */
 	struct ida ids;
 	struct fiber_table arenas, texts;
 };
@@ -255,6 +257,7 @@ static inline bool fiber_contended(const struct fiber_processor *p)
 }
 
 /* page.c - process context */
+void *fiber_page_table(size_t n, size_t size);
 int fiber_page_setup(struct fiber_group *g);
 void fiber_page_free(struct fiber_group *g);
 struct fiber_carrier_page *fiber_page_carrier(struct fiber_group *g, u32 index);
@@ -269,7 +272,7 @@ void fiber_handoff_init(struct fiber_group *g, struct fiber_processor *p);
 void fiber_handoff_block(struct fiber_carrier *c);
 void fiber_handoff_aside(struct fiber_carrier *c);
 void fiber_handoff_unblock(struct fiber_carrier *c);
-void fiber_handoff_leave(struct fiber_carrier *c);
+void fiber_handoff_leave(struct fiber_carrier *c, u32 why);
 bool fiber_handoff_edge(struct fiber_carrier *c);
 int fiber_handoff_acquire(struct fiber_carrier *c);
 int fiber_handoff_wait(struct fiber_carrier *c, u32 flags, u64 deadline);
@@ -304,6 +307,14 @@ void fiber_carrier_detach(struct fiber_carrier *c);
 void fiber_carrier_stray(struct fiber_carrier *c);
 void fiber_carrier_end(struct fiber_carrier *c);
 
+/* limit.c - process context */
+int fiber_limit_open(struct fiber_group *g);
+void fiber_limit_close(struct fiber_group *g);
+int fiber_limit_timers(unsigned int n);
+void fiber_limit_untimers(unsigned int n);
+int fiber_limit_attach(struct fiber_group *g);
+void fiber_limit_detach(struct fiber_group *g);
+
 /* group.c - process context */
 extern const struct file_operations fiber_group_fops;
 void fiber_group_put(struct fiber_group *g);
@@ -316,6 +327,9 @@ bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b);
 
 /* main.c: parameters */
 extern unsigned int fiber_max_carriers;
+extern unsigned int fiber_user_groups;
+extern unsigned int fiber_user_carriers;
+extern unsigned int fiber_max_timers;
 extern unsigned int fiber_min_quantum_us;
 extern bool fiber_check;
 

@@ -14,6 +14,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "fault.h"
 #include "internal.h"
 
 static int add_entry(struct fiber_table *t, const void *entry, size_t size,
@@ -91,11 +92,34 @@ bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b)
 	       (b - 1 - arena->base) / arena->stride;
 }
 
+/*
+ * Not zero: it could not be copied. Always inline: so the compiler knows the
+ * size and the object, and nothing is left to be checked at run time.
+ */
+static __always_inline unsigned long
+fetch(void *args, const void __user *uarg, size_t size)
+{
+	return fiber_may_fail(copy_from_user(args, uarg, size), size);
+}
+
+static __always_inline unsigned long
+store(void __user *uarg, const void *args, size_t size)
+{
+	return fiber_may_fail(copy_to_user(uarg, args, size), size);
+}
+
+static u64 min_quantum(void)
+{
+	u64 asked = READ_ONCE(fiber_min_quantum_us) * (u64)NSEC_PER_USEC;
+
+	return max_t(u64, asked, FIBER_MIN_QUANTUM);
+}
+
 static int query(void __user *uarg)
 {
 	struct fiber_query_args a;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (memchr_inv(a.reserved, 0, sizeof(a.reserved)))
 		return -EINVAL;
@@ -105,8 +129,8 @@ static int query(void __user *uarg)
 		     FIBER_FEAT_STACKS;
 	a.max_processors = FIBER_MAX_PROCESSORS;
 	a.max_carriers = READ_ONCE(fiber_max_carriers);
-	a.min_quantum_ns = READ_ONCE(fiber_min_quantum_us) * (u64)NSEC_PER_USEC;
-	return copy_to_user(uarg, &a, sizeof(a)) ? -EFAULT : 0;
+	a.min_quantum_ns = min_quantum();
+	return store(uarg, &a, sizeof(a)) ? -EFAULT : 0;
 }
 
 static bool user_text(u64 start, u64 end)
@@ -118,7 +142,6 @@ static bool user_text(u64 start, u64 end)
 static bool setup_args_ok(struct fiber_setup_args *a)
 {
 	u32 limit = READ_ONCE(fiber_max_carriers);
-	u64 floor = READ_ONCE(fiber_min_quantum_us) * (u64)NSEC_PER_USEC;
 
 	a->quantum_ns = a->quantum_ns ?: FIBER_DEFAULT_QUANTUM;
 	a->max_carriers = a->max_carriers ?: limit;
@@ -126,40 +149,47 @@ static bool setup_args_ok(struct fiber_setup_args *a)
 	       a->processors && a->processors <= FIBER_MAX_PROCESSORS &&
 	       a->max_carriers && a->max_carriers <= limit &&
 	       a->min_spares <= a->max_carriers &&
-	       a->quantum_ns >= floor && a->quantum_ns <= NSEC_PER_SEC &&
+	       a->quantum_ns >= min_quantum() && a->quantum_ns <= NSEC_PER_SEC &&
 	       a->grace_ns <= FIBER_MAX_GRACE_NS &&
 	       user_text(a->return_ip, a->return_end) &&
 	       a->return_end - a->return_ip <= PAGE_SIZE &&
 	       a->preempt_ip < TASK_SIZE_MAX;
 }
 
+static void drop_memory(struct fiber_group *g)
+{
+	fiber_page_free(g);
+	kvfree(g->arenas.entry);
+	kvfree(g->texts.entry);
+	g->arenas.entry = NULL;
+	g->texts.entry = NULL;
+	fiber_limit_untimers(g->nr_processors);
+}
+
 static int setup_memory(struct fiber_group *g)
 {
-	int err = fiber_page_setup(g);
-	u32 i;
+	int err = fiber_limit_timers(g->nr_processors);
 
-	g->arenas.entry = kvcalloc(FIBER_MAX_ARENAS, sizeof(struct fiber_arena),
-				   GFP_KERNEL_ACCOUNT);
-	g->texts.entry = kvcalloc(FIBER_MAX_TEXTS, sizeof(struct fiber_text),
-				  GFP_KERNEL_ACCOUNT);
-	if (err || !g->arenas.entry || !g->texts.entry) {
-		fiber_page_free(g);
-		kvfree(g->arenas.entry);
-		kvfree(g->texts.entry);
-		g->arenas.entry = NULL;
-		g->texts.entry = NULL;
-		return -ENOMEM;
-	}
-	for (i = 0; i < g->nr_processors; i++)
-		fiber_handoff_init(g, &g->processor[i]);
-	return 0;
+	if (err)
+		return err;
+	err = fiber_page_setup(g);
+	g->arenas.entry = fiber_page_table(FIBER_MAX_ARENAS,
+					   sizeof(struct fiber_arena));
+	g->texts.entry = fiber_page_table(FIBER_MAX_TEXTS,
+					  sizeof(struct fiber_text));
+	if (!err && g->arenas.entry && g->texts.entry)
+		return 0;
+	drop_memory(g);
+	return -ENOMEM;
 }
 
 static int group_setup(struct fiber_group *g, void __user *uarg)
 {
 	struct fiber_setup_args a;
+	int err;
+	u32 i;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (!setup_args_ok(&a))
 		return -EINVAL;
@@ -169,8 +199,6 @@ static int group_setup(struct fiber_group *g, void __user *uarg)
 	a.off_hint = FIBER_OFF_HINT << PAGE_SHIFT;
 	a.off_processors = FIBER_OFF_PROCESSORS << PAGE_SHIFT;
 	a.off_carriers = FIBER_OFF_CARRIERS << PAGE_SHIFT;
-	if (copy_to_user(uarg, &a, sizeof(a)))
-		return -EFAULT;
 
 	g->nr_processors = a.processors;
 	g->max_carriers = a.max_carriers;
@@ -180,8 +208,15 @@ static int group_setup(struct fiber_group *g, void __user *uarg)
 	g->return_ip = a.return_ip;
 	g->return_end = a.return_end;
 	g->preempt_ip = a.preempt_ip;
-	if (setup_memory(g))
-		return -ENOMEM;
+	err = setup_memory(g);
+	if (err)
+		return err;
+	if (store(uarg, &a, sizeof(a))) {
+		drop_memory(g);
+		return -EFAULT;
+	}
+	for (i = 0; i < g->nr_processors; i++)
+		fiber_handoff_init(g, &g->processor[i]);
 	g->files = current->files;
 	g->mm = current->mm;
 	g->tgid = current->tgid;
@@ -196,7 +231,7 @@ static int attach(struct fiber_group *g, void __user *uarg)
 	struct fiber_attach_args a;
 	int err;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (a.flags || memchr_inv(a.reserved, 0, sizeof(a.reserved)))
 		return -EINVAL;
@@ -205,7 +240,7 @@ static int attach(struct fiber_group *g, void __user *uarg)
 	err = fiber_carrier_attach(g, &a.carrier);
 	if (err)
 		return err;
-	if (!copy_to_user(uarg, &a, sizeof(a)))
+	if (!store(uarg, &a, sizeof(a)))
 		return 0;
 	fiber_carrier_detach(fiber_carrier_current(g));
 	return -EFAULT;
@@ -219,7 +254,7 @@ static int add_stacks(struct fiber_group *g, void __user *uarg)
 	unsigned int i;
 	u64 size;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (a.flags || memchr_inv(a.reserved, 0, sizeof(a.reserved)) ||
 	    !a.stride || !a.count || a.guard >= a.stride ||
@@ -240,7 +275,7 @@ static int add_text(struct fiber_group *g, void __user *uarg)
 	struct fiber_text_args a;
 	struct fiber_text new;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (memchr_inv(a.reserved, 0, sizeof(a.reserved)) ||
 	    !user_text(a.start, a.end))
@@ -289,13 +324,24 @@ static bool wait_flags_ok(u32 flags)
 	return !(flags & FIBER_WAIT_SURE) || kind == FIBER_WAIT_SPARE;
 }
 
+/* It has got a processor and cannot be told: as if it had not. */
+static void give_back(struct fiber_carrier *c)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	fiber_handoff_leave(c, FIBER_EVENT_GIVEN);
+	local_irq_restore(flags);
+}
+
 static int wait(struct fiber_carrier *c, void __user *uarg)
 {
+	bool had = READ_ONCE(c->processor);
 	struct fiber_processor *p;
 	struct fiber_wait_args a;
 	int err;
 
-	if (copy_from_user(&a, uarg, sizeof(a)))
+	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (!wait_flags_ok(a.flags) || a.reserved0 || a.deadline_ns > KTIME_MAX ||
 	    (a.deadline_ns && !(a.flags & FIBER_WAIT_SPARE)) ||
@@ -312,7 +358,11 @@ static int wait(struct fiber_carrier *c, void __user *uarg)
 	p = READ_ONCE(c->processor);	/* may be lost again, if in fiber */
 	a.processor = p ? p->index : FIBER_NO_PROCESSOR;
 	a.event = c->event;
-	return copy_to_user(uarg, &a, sizeof(a)) ? -EFAULT : 0;
+	if (!store(uarg, &a, sizeof(a)))
+		return 0;
+	if (!had)
+		give_back(c);
+	return -EFAULT;
 }
 
 static int detach(struct fiber_carrier *c)
@@ -393,7 +443,7 @@ long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -ENOTTY;
 	}
 	/* The holder may sleep in a page fault for as long as it likes. */
-	if (mutex_lock_killable(&g->setup))
+	if (fiber_may_fail(mutex_lock_killable(&g->setup), -EINTR))
 		return -EINTR;
 	err = ioctl_setup(g, cmd, uarg);
 	mutex_unlock(&g->setup);

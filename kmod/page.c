@@ -13,11 +13,22 @@
 #include <linux/slab.h>
 
 #include "compat.h"
+#include "fault.h"
 #include "internal.h"
 
 static void *alloc(void)
 {
-	return (void *)get_zeroed_page(GFP_KERNEL_ACCOUNT);
+	return (void *)fiber_may_fail(get_zeroed_page(GFP_KERNEL_ACCOUNT), 0);
+}
+
+/**
+ * fiber_page_table - zeroed memory for a table of a group, charged to the caller
+ * @n: entries
+ * @size: of one
+ */
+void *fiber_page_table(size_t n, size_t size)
+{
+	return fiber_may_fail(kvcalloc(n, size, GFP_KERNEL_ACCOUNT), NULL);
 }
 
 /**
@@ -39,10 +50,9 @@ int fiber_page_setup(struct fiber_group *g)
 
 	g->info = alloc();
 	g->hint = alloc();
-	g->processor = kvcalloc(g->nr_processors, sizeof(*g->processor),
-				GFP_KERNEL_ACCOUNT);
-	g->carrier_page = kvcalloc(g->max_carriers, sizeof(*g->carrier_page),
-				   GFP_KERNEL_ACCOUNT);
+	g->processor = fiber_page_table(g->nr_processors, sizeof(*g->processor));
+	g->carrier_page = fiber_page_table(g->max_carriers,
+					   sizeof(*g->carrier_page));
 	if (!g->info || !g->hint || !g->processor || !g->carrier_page)
 		return -ENOMEM;
 	for (i = 0; i < g->nr_processors; i++) {
@@ -92,7 +102,7 @@ struct fiber_carrier_page *fiber_page_carrier(struct fiber_group *g, u32 index)
 		memset(page_address(page), 0, PAGE_SIZE);
 		return page_address(page);
 	}
-	page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	page = fiber_may_fail(alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO), NULL);
 	if (!page)
 		return NULL;
 	/* The page is zeroed. Pairs with the acquire in find_page(). */

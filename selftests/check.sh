@@ -69,7 +69,9 @@ make_it() {
 modules() {
 	local k
 	for k in "${kernels[@]}"; do
-		if "$HERE/vm/module.sh" "$k" >"$LOGS/module-$k.log" 2>&1 </dev/null
+		if { "$HERE/vm/module.sh" "$k" &&
+		     "$HERE/vm/module.sh" -fault "$k"; } \
+			>"$LOGS/module-$k.log" 2>&1 </dev/null
 		then
 			touch "$LOGS/module-$k.ok"
 		else

@@ -6,6 +6,7 @@
 #
 #   vm_root DIR                      the bare system: busybox, init, libraries
 #   vm_add_module DIR FIBER_KO       the module that init inserts
+#   vm_add_fault_module DIR FIBER_KO the one with FAULT=1, and its tests
 #   vm_add_program DIR FILE [PATH]   a program with the libraries it needs
 #   vm_add_path DIR PATH             a file or folder, at its own path
 #   vm_add_test DIR LABEL COMMAND    a line for init's list
@@ -81,6 +82,15 @@ vm_root() {
 }
 
 vm_add_module() { cp "$2" "$1/vm/fiber.ko"; }
+
+# After the tests init takes it in place of the other, for vm_add_fault_test.
+vm_add_fault_module() { cp "$2" "$1/vm/fault.ko"; : >>"$1/vm/tests.fault"; }
+
+vm_add_fault_test() {
+	local root=$1 label=$2
+	shift 2
+	printf '%s\t%s\n' "$label" "$*" >>"$root/vm/tests.fault"
+}
 
 # Shared libraries go where the guest's loader looks first.
 vm_add_libraries() {

@@ -4,6 +4,8 @@
 # Builds the module outside the source tree.
 #
 #   module.sh NAME...        build/modules/NAME/fiber.ko for cached kernels
+#   module.sh -fault NAME... build/modules/NAME.fault/fiber.ko, in which what can
+#                            fail does so on demand (kmod/fault.h)
 #   module.sh -k KDIR NAME   the same folder, for the header tree KDIR
 #
 # kbuild writes beside the sources, so each kernel gets a copy of them.
@@ -32,10 +34,11 @@ stage() {
 }
 
 build_cached() {
-	local name=$1 dir=$BUILD/modules/$1
+	local name=${1%.fault} dir=$BUILD/modules/$1 fault=
+	[ "$name" = "$1" ] || fault=FIBER_FAULT=y
 	"$HERE/kernels.sh" fetch "$name"
 	stage "$dir"
-	"$HERE/kernels.sh" build "$name" "$dir" FIBER_WERROR=y
+	"$HERE/kernels.sh" build "$name" "$dir" FIBER_WERROR=y $fault
 }
 
 build_tree() {
@@ -61,7 +64,12 @@ if [ "${1:-}" = -k ]; then
 	locked "$3" build_tree "$2" "$3"
 	exit
 fi
-[ $# -ge 1 ] || die "usage: module.sh KERNEL...  or  module.sh -k KDIR NAME"
+suffix=
+if [ "${1:-}" = -fault ]; then
+	suffix=.fault
+	shift
+fi
+[ $# -ge 1 ] || die "usage: module.sh [-fault] KERNEL...  or  module.sh -k KDIR NAME"
 for name; do
-	locked "$name" build_cached "$name"
+	locked "$name$suffix" build_cached "$name$suffix"
 done

@@ -22,6 +22,9 @@
 #   -shell            an interactive shell in place of the tests
 #   -v                show all that the tests print
 #
+# selftests/module/inject runs with build/modules/KERNEL.fault/fiber.ko, if there
+# is one (make modules FAULT=1).
+#
 # Without PROGRAM: all of build/selftests/module and build/selftests/lib.
 # The whole output is in build/vm/KERNEL.tap afterwards, the kernel's in
 # KERNEL.log (KERNEL.TAG.tap with VM_TAG=TAG); runs may go on at the same time.
@@ -82,6 +85,13 @@ add_one() {
 			vm_add_test "$root" "${name}[$backend]" \
 				"FIBER_BACKEND=$backend" "/tests/$name"
 		done ;;
+	*/selftests/module/inject)
+		if [ -e "$fault" ]; then
+			vm_add_fault_module "$root" "$fault"
+			vm_add_fault_test "$root" "$name" "/tests/$name"
+		else
+			vm_add_test "$root" "$name" "/tests/$name"
+		fi ;;
 	*)
 		vm_add_test "$root" "$name" "/tests/$name" ;;
 	esac
@@ -165,6 +175,7 @@ vm_need qemu-system-x86_64 busybox cpio gzip gcc
 
 kernel=$("$HERE/kernels.sh" path "$name")
 [ "$module" != default ] || module=$VM_BUILD/modules/$name/fiber.ko
+fault=$VM_BUILD/modules/$name.fault/fiber.ko
 [ -z "$module" ] || [ -e "$module" ] ||
 	vm_die "no $module: run 'make modules KERNEL=$name'"
 [ $# -gt 0 ] || [ -n "$shell" ] || mapfile -t programs < <(default_programs)
