@@ -3,9 +3,9 @@
  * barrier.c - barriers
  *
  * Under the lock: `arrived` counts those that wait in the queue; it is below
- * `parties`. The last to come takes all out. One whose deadline came, but which has
- * not taken itself out yet, has arrived and not left: it goes on with the others, and
- * its call returns 0 (fb_sync_wait_all).
+ * `parties`. The last to come takes all out. One whose deadline came, but which
+ * has not taken itself out yet, has arrived and not left: it goes on with the
+ * others, and its call returns 0 (fb_sync_wait_all).
  */
 #include "sync.h"
 

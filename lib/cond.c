@@ -11,14 +11,14 @@
  *	... woken: owner of the mutex,	wake
  *	or on its way to compete
  *
- * Whoever gets the mutex after the waiter and then signals waits for the lock until
- * the node is there: no signal is lost. The claim decides between signal and
- * deadline: a signal is used up by the waiter whose call returns 0, or goes to the
- * next.
+ * Whoever gets the mutex after the waiter and then signals waits for the lock
+ * until the node is there: no signal is lost. The claim decides between signal
+ * and deadline: a signal is used up by the waiter whose call returns 0, or goes
+ * to the next.
  *
- * Signalled waiters do not run to find the mutex taken, they go over to its queue,
- * and whoever unlocks it wakes them one by one: a broadcast to 10,000 wakes one.
- * Lock order: condition, mutex.
+ * Signalled waiters do not run to find the mutex taken, they go over to its
+ * queue, and whoever unlocks it wakes them one by one: a broadcast to 10,000
+ * wakes one. Lock order: condition, mutex.
  */
 #include "sync.h"
 

@@ -2,8 +2,8 @@
 /*
  * event.c - events
  *
- * Under the lock: somebody waits => it is not set. A set that resets itself goes to
- * the first that can be claimed, or stays.
+ * Under the lock: somebody waits => it is not set. A set that resets itself
+ * goes to the first that can be claimed, or stays.
  */
 #include "sync.h"
 
@@ -63,7 +63,7 @@ static int wait_locked(struct fb_caller *me, struct fb_event *e,
 	if (e->reset == FIBER_RESET_MANUAL)
 		return fb_sync_wait_all(me, &e->lock, &e->q, deadline,
 					FB_WHY_EVENT);
-	/* Taken out by a set whose claim failed: that set went on to another. */
+	/* Taken out by a set whose claim failed: it went to another. */
 	state = fb_sync_wait(me, &e->lock, &e->q, &n, deadline, FB_WHY_EVENT);
 	if (state == FB_W_OBJECT)
 		return 0;

@@ -4,10 +4,10 @@
  *
  * Under the lock: completed => nobody waits, and nothing changes any more.
  *
- * Any of many. A completed future stays so, hence, unlike a select, nothing must be
- * decided in one step, and futures are locked one at a time. The caller has in its
- * frame an `any`, itself an object with a lock, a word and a queue, and hangs a hook
- * of it into each future's queue: a node without a waiter.
+ * Any of many. A completed future stays so, hence, unlike a select, nothing
+ * must be decided in one step, and futures are locked one at a time. The caller
+ * has in its frame an `any`, itself an object with a lock, a word and a queue,
+ * and hangs a hook of it into each future's queue: a node without a waiter.
  *
  *	caller				who completes
  *	each: lock, done? or hook, unlock	lock the future
@@ -16,10 +16,10 @@
  *	...				  unlock any
  *	each: lock, hook out, unlock	unlock the future, wake
  *
- *   While the future is locked its hook is there, or was taken out, so the caller is
- *   still in its frame: it passes every lock before it leaves. After that only the
- *   one that was claimed is touched, and it runs only when it is woken.
- *   Lock order: future, any.
+ *   While the future is locked its hook is there, or was taken out, so the
+ *   caller is still in its frame: it passes every lock before it leaves. After
+ *   that only the one that was claimed is touched, and it runs only when it is
+ *   woken. Lock order: future, any.
  */
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ struct any {
 
 /* ---- complete ---- */
 
-/* The future of this hook is locked, and done. Its caller, if it is to be woken. */
+/* The hook's future is locked, and done. Its caller, if it is to be woken. */
 static struct fb_node *hit(struct fb_node *hook, bool alone)
 {
 	struct any *any = hook->value;
@@ -245,8 +245,8 @@ static int wait_hit(struct fb_caller *me, struct any *any, uint64_t deadline)
 }
 
 /*
- * The lowest index of those that are done, even if the deadline came first. Each is
- * locked once at least after it was done: see sync.h.
+ * The lowest index of those that are done, even if the deadline came first.
+ * Each is locked once at least after it was done: see sync.h.
  */
 static int wait_any(struct fb_caller *me, fiber_future_t *const *f, size_t n,
 		    struct fb_node *hook, uint64_t deadline)
@@ -277,7 +277,8 @@ FB_EXPORT int fiber_future_wait_any(fiber_future_t *const *f, size_t n,
 	if (n > FEW && !(hook = malloc(n * sizeof(*hook))))
 		return -ENOMEM;
 	fb_caller_enter(&me);
-	r = fb_cancelled(&me) ? -ECANCELED : wait_any(&me, f, n, hook, deadline);
+	r = fb_cancelled(&me) ? -ECANCELED :
+	    wait_any(&me, f, n, hook, deadline);
 	fb_caller_leave(&me);
 	if (hook != few)
 		free(hook);
@@ -309,5 +310,6 @@ FB_EXPORT int fiber_future_destroy(fiber_future_t *future)
 {
 	struct fb_future *f = (struct fb_future *)future;
 
-	return fb_sync_destroy("fiber_future_destroy", f, &f->lock, &f->q, NULL);
+	return fb_sync_destroy("fiber_future_destroy", f, &f->lock, &f->q,
+			       NULL);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
-/* latch.c - latches: as a wait group, but it only counts down, and stays at 0 */
+/* latch.c - latches: as wait groups, but they only count down, and once */
 #include "sync.h"
 
 struct fb_latch {

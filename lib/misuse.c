@@ -2,9 +2,9 @@
 /*
  * misuse.c - FIBER_CHECK=1: say what was wrong with a call, and abort
  *
- * The calls find misuse in any case, where they must look anyway, and answer with
- * an errno value. This says more: names, ids, what the others wait for, the
- * caller's stack. It runs as fiber code, so it may use the C library.
+ * The calls find misuse in any case, where they must look anyway, and answer
+ * with an errno value. This says more: names, ids, what the others wait for,
+ * the caller's stack. It runs as fiber code, so it may use the C library.
  */
 #include <execinfo.h>
 #include <stdlib.h>

@@ -24,22 +24,23 @@
  *                               or STARVING: owner = the first
  *   leaver      held            the queue is empty: &= ~(WAITERS | STARVING)
  *
- * So a comer's flag is there before its node is, and the owner, who frees with a
- * compare-exchange of the whole word, either sees WAITERS and waits for the lock,
- * or the comer's compare-exchange fails, and it finds the word free. Flags change
- * under the lock, but for WOKEN, which is cleared by the one that it speaks of.
+ * So a comer's flag is there before its node is, and the owner, who frees with
+ * a compare-exchange of the whole word, either sees WAITERS and waits for the
+ * lock, or the comer's compare-exchange fails, and it finds the word free.
+ * Flags change under the lock, but for WOKEN, which is cleared by the one that
+ * it speaks of.
  *
- * Why not always hand over: while the new owner is on its way nobody works, and all
- * who come meanwhile queue up and are handed it one by one, a switch for each (a
- * convoy that never ends). Why not never: a hog takes it again before anybody that
- * it woke can run. With one processor, one that was woken and came too late was
- * so because an owner parked, or was preempted, inside: it is handed the
- * next. With more, only if that goes on for STARVE_NS.
+ * Why not always hand over: while the new owner is on its way nobody works, and
+ * all who come meanwhile queue up and are handed it one by one, a switch for
+ * each (a convoy that never ends). Why not never: a hog takes it again before
+ * anybody that it woke can run. With one processor, one that was woken and came
+ * too late was so because an owner parked, or was preempted, inside: it is
+ * handed the next. With more, only if that goes on for STARVE_NS.
  *
- * The owner's last touch is the word, or the lock if somebody waits, who must pass
- * the lock before it leaves: so whoever locks and finds that nobody else uses the
- * mutex may free it. For this a leaver clears WAITERS, and who finds the queue
- * empty gives the lock back before the word.
+ * The owner's last touch is the word, or the lock if somebody waits, who must
+ * pass the lock before it leaves: so whoever locks and finds that nobody else
+ * uses the mutex may free it. For this a leaver clears WAITERS, and who finds
+ * the queue empty gives the lock back before the word.
  *
  * Who finds it taken spins if the owner runs on another processor.
  */
@@ -101,7 +102,7 @@ static inline bool take(struct fb_mutex *m, uint64_t self, uint64_t drop,
 
 /* ---- unlock ---- */
 
-/* The lock is held, WAITERS set, WOKEN not. Nobody to be had: NULL, flags gone. */
+/* Locked, WAITERS set, WOKEN not. Nobody to be had: NULL, and no flags. */
 static struct fb_node *pass_on(struct fb_mutex *m, uint64_t w)
 {
 	struct fb_node *n = fb_waitq_take(&m->q);
@@ -200,18 +201,33 @@ static __attribute__((noinline)) int unlock_slow(struct fb_mutex *m)
 	return 0;
 }
 
-/* Alone: nobody waits, or one is on its way. */
-static inline bool unlock_solo(struct fb_carrier *c, struct fb_mutex *m)
+/*
+ * In a solo section, and without any call, so that nothing needs to be pushed:
+ * from `from` to `to`, if owner and flags are in `mask` as in `from`. False:
+ * not so, or not solo; in_fiber may be 0 then, the slow way enters anew.
+ */
+static inline __attribute__((always_inline)) bool
+change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t mask,
+	    uint64_t from, uint64_t to)
 {
-	struct fb_processor *p = fb_enter(c);
+	struct fb_processor *p;
 	bool done = false;
+	uint64_t w;
 
-	if (fb_likely(fb_solo_enter(p))) {
-		done = m->word == (uintptr_t)c->cur;
+	FB_WRITE(c->page->in_fiber, 0);
+	fb_barrier();		/* As fb_enter, without a way to wait. */
+	p = c->proc;
+	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index))
+		return false;
+	FB_WRITE(p->solo, 1);
+	fb_barrier();		/* Pairs with the membarrier of solo_end(). */
+	if (fb_likely(FB_READ(fb_rt.solo))) {
+		w = FB_READ(m->word);
+		done = (w & mask) == from;
 		if (fb_likely(done))
-			FB_WRITE(m->word, 0);
-		fb_solo_leave(p);
+			FB_WRITE(m->word, (w & ~mask) | to);
 	}
+	fb_solo_leave(p);
 	fb_leave(c);
 	return done;
 }
@@ -224,7 +240,9 @@ FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 
 	if (fb_likely(c)) {
 		if (FB_READ(fb_rt.solo)) {
-			if (fb_likely(unlock_solo(c, m)))
+			/* Nobody waits. */
+			if (fb_likely(change_solo(c, m, ~0ull,
+						  (uintptr_t)c->cur, 0)))
 				return 0;
 		} else {
 			w = (uintptr_t)c->cur;
@@ -263,7 +281,8 @@ static bool spin(struct fb_mutex *m, uint64_t self, uint64_t drop)
 	if (fb_rt.nproc < 2 || (owner && !runs(owner)))
 		return false;
 	for (int i = 0; i < SPINS; i++) {
-		if (!(FB_READ(m->word) & OWNER) && take(m, self, drop, 0, false))
+		if (!(FB_READ(m->word) & OWNER) &&
+		    take(m, self, drop, 0, false))
 			return true;
 		fb_cpu_relax();
 	}
@@ -358,21 +377,6 @@ static __attribute__((noinline)) int lock_slow(struct fb_mutex *m,
 	return r;
 }
 
-static inline bool lock_solo(struct fb_carrier *c, struct fb_mutex *m)
-{
-	struct fb_processor *p = fb_enter(c);
-	bool done = false;
-
-	if (fb_likely(fb_solo_enter(p))) {
-		done = !(m->word & OWNER);
-		if (fb_likely(done))
-			FB_WRITE(m->word, m->word | (uintptr_t)c->cur);
-		fb_solo_leave(p);
-	}
-	fb_leave(c);
-	return done;
-}
-
 /* Free, and nothing else to do. A fiber, or NULL. */
 static inline __attribute__((always_inline)) bool
 lock_fast(struct fb_carrier *c, struct fb_mutex *m, bool cancels)
@@ -387,7 +391,7 @@ lock_fast(struct fb_carrier *c, struct fb_mutex *m, bool cancels)
 			FB_READ(f->cancel)))
 		return false;
 	if (FB_READ(fb_rt.solo))
-		return lock_solo(c, m);
+		return change_solo(c, m, OWNER, 0, (uintptr_t)f);
 	/* Pairs with the release of the owner before: see change(). */
 	return __atomic_compare_exchange_n(&m->word, &w, (uintptr_t)f, false,
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
@@ -475,7 +479,8 @@ FB_EXPORT int fiber_mutex_init(fiber_mutex_t *m, unsigned int kind)
 FB_EXPORT int fiber_mutex_destroy(fiber_mutex_t *mutex)
 {
 	struct fb_mutex *m = (struct fb_mutex *)mutex;
-	uint64_t w = FB_ACQUIRE(m->word);	/* Pairs with the last unlock. */
+	/* Pairs with the release of the last unlock. */
+	uint64_t w = FB_ACQUIRE(m->word);
 
 	if (w)
 		return fb_misuse(-EBUSY, &(struct fb_misuse){

@@ -3,15 +3,15 @@
  * once.c - do something once
  *
  *   IDLE --> RUNS --> DONE
- *    ^         |  fn failed, or never returned: who waits first runs its own fn,
- *    +---------+  and the state stays RUNS; or nobody waits
+ *    ^         |  fn failed, or never returned: who waits first runs its own
+ *    +---------+  fn, and the state stays RUNS; or nobody waits
  *
  * How fn may end, and who sees it:
- *   returns                      run()
- *   a C++ exception, pthread_exit (a plain thread)    end_run(), as a clean-up: this
- *                                file is compiled with -fexceptions
- *   fiber_exit                   fb_once_exit(), by fiber.once, the list of frames
- *                                of run() of this fiber, the innermost first
+ *   returns            run()
+ *   an exception of    end_run(), as a clean-up: this file is compiled with
+ *   C++, pthread_exit  -fexceptions
+ *   fiber_exit         fb_once_exit(), by fiber.once, the list of the frames of
+ *                      run() of this fiber, the innermost first
  */
 #include "sync.h"
 

@@ -16,9 +16,9 @@
  *   a writer leaves the queue   if no writer has it nor waits now: all readers
  *                               that wait
  *
- * So readers wait for one writer at most, and a writer for the readers that were
- * there, and those that one writer before it let in. What is handed over is taken in
- * the name of who is woken.
+ * So readers wait for one writer at most, and a writer for the readers that
+ * were there, and those that one writer before it let in. What is handed over
+ * is taken in the name of who is woken.
  */
 #include "sync.h"
 

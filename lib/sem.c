@@ -2,9 +2,9 @@
 /*
  * sem.c - semaphores
  *
- * Under the lock: somebody waits => the value is 0. A post goes to the first that
- * can be claimed, or is added: the claim decides, so it is neither lost nor doubled
- * when a waiter's deadline comes or it is cancelled.
+ * Under the lock: somebody waits => the value is 0. A post goes to the first
+ * that can be claimed, or is added: the claim decides, so it is neither lost
+ * nor doubled when a waiter's deadline comes or it is cancelled.
  */
 #include "sync.h"
 
@@ -17,7 +17,8 @@ struct fb_sem {
 FB_FITS(fb_sem, fiber_sem_t);
 
 /* It is locked, and 0: wait, unlock. */
-static int wait_locked(struct fb_caller *me, struct fb_sem *s, uint64_t deadline)
+static int wait_locked(struct fb_caller *me, struct fb_sem *s,
+		       uint64_t deadline)
 {
 	struct fb_node n;
 	unsigned int state;

@@ -5,12 +5,12 @@
  * Each is a lock (wait.h), some words under it, and queues of who waits. Their
  * structs are laid over the public ones, which are in the program's memory:
  *
- *   When the lock is given back, somebody who comes by may have all it needs, and
- *   free the object: so it is the last touch, and what is woken after it was
- *   claimed before.
+ *   When the lock is given back, somebody who comes by may have all it needs,
+ *   and free the object: so it is the last touch, and what is woken after it
+ *   was claimed before.
  *
- *   A node can be taken out by one whose claim failed (a deadline was first). If
- *   all at the queue go on anyway (barrier, event), fb_sync_all says so in
+ *   A node can be taken out by one whose claim failed (a deadline was first).
+ *   If all at the queue go on anyway (barrier, event), fb_sync_all says so in
  *   node.result, and the waiter, finding itself taken out, believes that.
  */
 #ifndef FB_SYNC_H
@@ -18,7 +18,7 @@
 
 #include "wait.h"
 
-/* The internal struct fits over the public one, and is not another type's memory. */
+/* The inner struct lies over the public one, the same memory. */
 #define FB_OVERLAY	__attribute__((may_alias))
 #define FB_FITS(inner, outer) \
 	_Static_assert(sizeof(struct inner) <= sizeof(outer) && \
@@ -38,7 +38,8 @@ extern __thread char fb_thread_mark
 
 static inline uint64_t fb_self_id(const struct fb_carrier *c)
 {
-	return c ? (uintptr_t)c->cur : (uintptr_t)&fb_thread_mark | FB_ID_THREAD;
+	return c ? (uintptr_t)c->cur :
+		   (uintptr_t)&fb_thread_mark | FB_ID_THREAD;
 }
 
 /*
@@ -70,9 +71,9 @@ static inline void fb_waitq_push_first(struct fb_waitq *q, struct fb_node *n)
 }
 
 /*
- * The object is locked and has nothing for us: queue n at its end, or in front, and
- * wait. n->value is the caller's to set. FB_W_OBJECT: n->result is set, nothing is
- * locked. Else the object is locked again: fb_sync_leave, unlock.
+ * The object is locked and has nothing for us: queue n at its end, or in front,
+ * and wait. n->value is the caller's to set. FB_W_OBJECT: n->result is set,
+ * nothing is locked. Else the object is locked again: fb_sync_leave, unlock.
  */
 unsigned int fb_sync_wait(struct fb_caller *me, fb_lock_t *lock,
 			  struct fb_waitq *q, struct fb_node *n,
@@ -123,8 +124,8 @@ struct fb_misuse {
 int fb_misuse(int r, const struct fb_misuse *what);
 
 /*
- * 0, or, misuse, -EBUSY: somebody waits in q, or busy() says so (may be NULL; under
- * the lock).
+ * 0, or, misuse, -EBUSY: somebody waits in q, or busy() says so (may be NULL;
+ * under the lock).
  */
 int fb_sync_destroy(const char *call, const void *object, fb_lock_t *lock,
 		    const struct fb_waitq *q, bool (*busy)(const void *object));
@@ -147,8 +148,8 @@ bool fb_mutex_owned(struct fb_mutex *m, uint64_t self);
 uint32_t fb_mutex_flatten(struct fb_mutex *m);
 void fb_mutex_deepen(struct fb_mutex *m, uint32_t depth);
 /*
- * Owner, locked once: unlock. Whom to wake, when nothing is locked, or NULL. alone:
- * in a solo section, no lock is needed.
+ * Owner, locked once: unlock. Whom to wake, when nothing is locked, or NULL.
+ * alone: in a solo section, no lock is needed.
  */
 struct fb_node *fb_mutex_release(struct fb_mutex *m, bool alone);
 /* Claimed nodes go to wait for the mutex. Whom to wake, as above. */

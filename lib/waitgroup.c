@@ -2,8 +2,8 @@
 /*
  * waitgroup.c - wait groups
  *
- * Under the lock: somebody waits => the count is not 0. Who brings it to 0 lets all
- * go on; one whose deadline came at that moment goes on as well (sync.h).
+ * Under the lock: somebody waits => the count is not 0. Who brings it to 0 lets
+ * all go on; one whose deadline came at that moment goes on as well (sync.h).
  */
 #include "sync.h"
 
@@ -38,8 +38,9 @@ FB_EXPORT int fiber_waitgroup_add(fiber_waitgroup_t *group, int64_t n)
 	fb_caller_leave(&me);
 	if (r)
 		fb_misuse(r, &(struct fb_misuse){
-			"fiber_waitgroup_add", "the counter would be below 0, or too large",
-			g, 0, &g->q, &g->lock });
+			"fiber_waitgroup_add",
+			"the counter would be below 0, or too large", g, 0,
+			&g->q, &g->lock });
 	return r;
 }
 
@@ -76,7 +77,8 @@ FB_EXPORT int fiber_waitgroup_wait(fiber_waitgroup_t *g)
 	return wait(g, FB_NEVER);
 }
 
-FB_EXPORT int fiber_waitgroup_wait_until(fiber_waitgroup_t *g, uint64_t deadline)
+FB_EXPORT int fiber_waitgroup_wait_until(fiber_waitgroup_t *g,
+					 uint64_t deadline)
 {
 	return fb_sync_over(wait(g, deadline), deadline);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A cancelled waiter neither loses nor doubles what is handed over at that moment:
- * a permit, a lock, a signal, a set. And which calls are cancellation points.
+ * A cancelled waiter neither loses nor doubles what is handed over at that
+ * moment: a permit, a lock, a signal, a set. And which calls are cancellation
+ * points.
  */
 #include "common.h"
 
@@ -40,7 +41,7 @@ static int loop_mutex(void *arg)
 	int r;
 
 	while (!(r = (long)arg % 2 ? fiber_mutex_lock(&m) :
-		     fiber_mutex_lock_until(&m, fiber_now() + SEC))) {
+		     fiber_mutex_lock_until(&m, fiber_now() + 3600 * SEC))) {
 		check_eq(0, inside++);
 		fiber_yield();
 		inside--;
@@ -119,8 +120,9 @@ static int loop_barrier(void *arg)
 typedef int body(void *);
 
 /*
- * Two scopes on the same object, the first is cancelled amid the traffic, the other
- * must go on: then nothing was lost. `after` is called when both have ended.
+ * Two scopes on the same object, the first is cancelled amid the traffic, the
+ * other must go on: then nothing was lost. `after` is called when both have
+ * ended.
  */
 static void cancel_one_of_two(body *fn, void (*begin)(void),
 			      void (*after)(void))
@@ -227,8 +229,9 @@ TEST_F(amid, nothing_is_lost_or_doubled)
 }
 
 /*
- * One signal goes round among those that wait. It is lost only with one that was
- * cancelled after it was signalled: that one's call returned 0, and it signals.
+ * One signal goes round among those that wait. It is lost only with one that
+ * was cancelled after it was signalled: that one's call returned 0, and it
+ * signals.
  */
 static void *signals_go_round(void *arg)
 {
@@ -240,8 +243,8 @@ static void *signals_go_round(void *arg)
 		check_eq(0, fiber_scope_open(&b, NULL));
 		check_eq(0, fiber_scope_open(&a, NULL));
 		for (long k = 0; k < SIDE; k++)
-			check_eq(0, fiber_scope_spawn(k % 2 ? &a : &b, loop_cond,
-						      NULL));
+			check_eq(0, fiber_scope_spawn(k % 2 ? &a : &b,
+						      loop_cond, NULL));
 		/* Nobody may be there yet: until one was got. */
 		for (before = got; got == before; fiber_yield())
 			check_eq(0, fiber_cond_signal(&c));
@@ -337,7 +340,8 @@ static void points_refuse(void)
 	check_eq(-ECANCELED, fiber_latch_wait_until(&latch, FIBER_NEVER));
 	check_eq(-ECANCELED, fiber_future_wait(&future));
 	check_eq(-ECANCELED, fiber_future_get(&future, NULL));
-	check_eq(-ECANCELED, fiber_future_get_until(&future, NULL, FIBER_NEVER));
+	check_eq(-ECANCELED, fiber_future_get_until(&future, NULL,
+						    FIBER_NEVER));
 	check_eq(-ECANCELED, fiber_future_wait_any(list, 1, FIBER_NEVER));
 	check_eq(-ECANCELED, fiber_future_wait_all(list, 1, FIBER_NEVER));
 	check_eq(-ECANCELED, fiber_once(&once, done, NULL));

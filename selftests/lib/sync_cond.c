@@ -139,8 +139,8 @@ static void until_both_wait(void)
 }
 
 /*
- * The one that waits first has a deadline at about the moment of the signal. If it
- * got the signal, the other waits on; if it did not, the other has it.
+ * The one that waits first has a deadline at about the moment of the signal. If
+ * it got the signal, the other waits on; if it did not, the other has it.
  */
 static bool one_race(uint32_t *seed)
 {
@@ -384,7 +384,8 @@ static void *misuses(void *arg)
 	check_eq(0, fiber_cond_signal(&c));
 	check_eq(0, fiber_mutex_unlock(&m));
 	join(f);
-	check_eq(0, fiber_mutex_lock(&other));	/* nobody waits: another is fine */
+	/* Nobody waits: another is fine. */
+	check_eq(0, fiber_mutex_lock(&other));
 	check_eq(-ETIMEDOUT, fiber_cond_wait_until(&c, &other, 1));
 	check_eq(0, fiber_mutex_unlock(&other));
 	check_eq(0, fiber_cond_destroy(&c));

@@ -294,7 +294,8 @@ static void *barrier_alone(void *arg)
 	f = spawn(waits_at_barrier, NULL);
 	settle();
 	check_eq(-EBUSY, fiber_barrier_destroy(&barrier));
-	check_eq(1, fiber_barrier_wait(&barrier));	/* who left was not counted */
+	/* Who left was not counted. */
+	check_eq(1, fiber_barrier_wait(&barrier));
 	join(f);
 	check_eq(0, fiber_barrier_destroy(&barrier));
 	return arg;

@@ -156,8 +156,8 @@ static void *collects(void *arg)
 	memcpy(rest, all, sizeof(rest));
 	while (left) {
 		i = fiber_future_wait_any(rest, FUTURES,
-					  next_random(&seed) % 2 ? FIBER_NEVER :
-					  fiber_now() + next_random(&seed) % 9000);
+				next_random(&seed) % 2 ? FIBER_NEVER :
+				fiber_now() + next_random(&seed) % 9000);
 		if (i == -ETIMEDOUT)
 			continue;
 		check(i >= 0 && i < FUTURES && rest[i]);

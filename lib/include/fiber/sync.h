@@ -2,11 +2,11 @@
 /*
  * fiber/sync.h - locks, conditions, futures; included by <fiber.h>
  *
- * All of these lie in the program's own memory (a global, a member of a struct),
- * as those of pthreads do. A static initialiser or the init call makes one; of
- * most, memory that is all zero is one, too. They are not to be copied or moved.
- * Fibers and plain threads may use all of them, together; a plain thread sleeps
- * in the kernel. A fiber that waits parks.
+ * All of these lie in the program's own memory (a global, a member of a
+ * struct), as those of pthreads do. A static initialiser or the init call makes
+ * one; of most, memory that is all zero is one, too. They are not to be copied
+ * or moved. Fibers and plain threads may use all of them, together; a plain
+ * thread sleeps in the kernel. A fiber that waits parks.
  *
  * Forms. Every call that waits has
  *   ..._until   a deadline (CLOCK_MONOTONIC in ns, as fiber_now() counts;
@@ -15,12 +15,12 @@
  *   try_...     never waits: -EAGAIN
  * Who waits is served in order of arrival, unless said otherwise.
  *
- * Cancellation. The waiting calls and their _until forms are cancellation points
- * where it says so: in a cancelled fiber they return -ECANCELED, and did
+ * Cancellation. The waiting calls and their _until forms are cancellation
+ * points where it says so: in a cancelled fiber they return -ECANCELED, and did
  * nothing, even if they need not have waited. No other call is one: try forms,
  * and all that unlocks, signals, posts, sets or counts, work in a cancelled
- * fiber as in any other. So clean-up may always give back what it holds; to take
- * a lock there, shield it (fiber_shield_begin).
+ * fiber as in any other. So clean-up may always give back what it holds; to
+ * take a lock there, shield it (fiber_shield_begin).
  *
  * Misuse is answered by -EPERM, -EDEADLK, -EBUSY, -EINVAL or -EOVERFLOW as each
  * call says, and nothing is changed. With FIBER_CHECK=1 in the environment the
@@ -28,9 +28,9 @@
  * prints the caller's stack, and aborts.
  *
  * The destroy calls free nothing, there is nothing to be freed; they say -EBUSY
- * if the object is held or waited for. Memory may be freed without them.
- * As soon as one that was let go on by a call has returned, it may free the object,
- * even if that call has not returned yet; but not one of fiber_once.
+ * if the object is held or waited for. Memory may be freed without them. As
+ * soon as one that was let go on by a call has returned, it may free the
+ * object, even if that call has not returned yet; but not one of fiber_once.
  */
 #ifndef FIBER_SYNC_H
 #define FIBER_SYNC_H
@@ -39,8 +39,8 @@
 
 /*
  * Locked by one at a time, its owner, who alone can unlock it. Not strictly in
- * order of arrival: who finds it free takes it, ahead of one that was woken for it.
- * Who loses so for long is handed it.
+ * order of arrival: who finds it free takes it, ahead of one that was woken for
+ * it. Who loses so for long is handed it.
  */
 typedef struct {
 	uint64_t word, kind, reserved[4];
@@ -51,7 +51,7 @@ enum { FIBER_MUTEX_PLAIN, FIBER_MUTEX_RECURSIVE };
 #define FIBER_MUTEX_INIT		{ 0, FIBER_MUTEX_PLAIN, { 0 } }
 #define FIBER_MUTEX_RECURSIVE_INIT	{ 0, FIBER_MUTEX_RECURSIVE, { 0 } }
 
-/* kind: FIBER_MUTEX_*; its owner may lock a recursive one again. Errors: -EINVAL. */
+/* kind: FIBER_MUTEX_*; the owner may lock a recursive one again. -EINVAL. */
 int fiber_mutex_init(fiber_mutex_t *m, unsigned int kind);
 int fiber_mutex_destroy(fiber_mutex_t *m);
 /*
@@ -68,9 +68,10 @@ int fiber_mutex_unlock(fiber_mutex_t *m);
 /* ---- readers and writers ---- */
 
 /*
- * Many readers or one writer. Who comes to read while a writer waits, waits behind
- * it; when a writer unlocks, all readers that wait then go first. So neither side
- * starves. To lock for reading twice can deadlock with a writer between.
+ * Many readers or one writer. Who comes to read while a writer waits, waits
+ * behind it; when a writer unlocks, all readers that wait then go first. So
+ * neither side starves. To lock for reading twice can deadlock with a writer
+ * between.
  */
 typedef struct {
 	uint64_t word, reserved[7];
@@ -90,7 +91,7 @@ int fiber_rwlock_try_rdlock(fiber_rwlock_t *l);
 int fiber_rwlock_wrlock(fiber_rwlock_t *l);
 int fiber_rwlock_wrlock_until(fiber_rwlock_t *l, uint64_t deadline);
 int fiber_rwlock_try_wrlock(fiber_rwlock_t *l);
-/* Of either kind. Errors: -EPERM: another has it for writing, or nobody has it. */
+/* Of either kind. Errors: -EPERM: another writes, or nobody has it. */
 int fiber_rwlock_unlock(fiber_rwlock_t *l);
 
 /* ---- condition variable ---- */
@@ -105,11 +106,11 @@ int fiber_cond_init(fiber_cond_t *c);
 int fiber_cond_destroy(fiber_cond_t *c);
 /*
  * fiber_cond_wait - unlock m, wait for a signal, lock m again
- * The caller owns m, before and after, whatever is returned: to lock it again is
- * no cancellation point and has no deadline. A signal comes to one whose call
- * returns 0: -ETIMEDOUT and -ECANCELED mean that none was used up. It never
- * returns 0 without a signal. Cancellation points.
- * A recursive m is unlocked whole, and locked as deep again.
+ * The caller owns m, before and after, whatever is returned: to lock it again
+ * is no cancellation point and has no deadline. A signal comes to one whose
+ * call returns 0: -ETIMEDOUT and -ECANCELED mean that none was used up. It
+ * never returns 0 without a signal. Cancellation points. A recursive m is
+ * unlocked whole, and locked as deep again.
  * Errors: -EPERM: the caller does not own m. -EINVAL: others wait with another
  * mutex.
  */
@@ -148,13 +149,13 @@ typedef struct {
 
 /*
  * fiber_once - fn(arg), unless it was done; wait while another does it
- * If fn returns 0 it is done, for good, and all return 0. If it returns anything
- * else, that is returned to who called fn, and it is not done: the next that waits
- * calls its own fn. The same if fn never returns, by fiber_exit (or pthread_exit,
- * in a plain thread): so one that is cancelled holds nobody up. To leave fn by
- * longjmp is not allowed.
- * Cancellation points, unless it is done: fiber_once, fiber_once_until. While fn
- * runs the deadline means nothing.
+ * If fn returns 0 it is done, for good, and all return 0. If it returns
+ * anything else, that is returned to who called fn, and it is not done: the
+ * next that waits calls its own fn. The same if fn never returns, by fiber_exit
+ * (or pthread_exit, in a plain thread): so one that is cancelled holds nobody
+ * up. To leave fn by longjmp is not allowed.
+ * Cancellation points, unless it is done: fiber_once, fiber_once_until. While
+ * fn runs the deadline means nothing.
  * Errors: -EDEADLK: called inside fn.
  */
 int fiber_once(fiber_once_t *o, int (*fn)(void *), void *arg);
@@ -175,8 +176,8 @@ typedef struct {
 int fiber_waitgroup_init(fiber_waitgroup_t *g);
 int fiber_waitgroup_destroy(fiber_waitgroup_t *g);
 /*
- * Add n, which may be negative, to the counter. At 0 all who wait go on. Add before
- * whoever may wait can: not in the fiber that is counted.
+ * Add n, which may be negative, to the counter. At 0 all who wait go on. Add
+ * before whoever may wait can: not in the fiber that is counted.
  * Errors: -EINVAL: it would be below 0. -EOVERFLOW.
  */
 int fiber_waitgroup_add(fiber_waitgroup_t *g, int64_t n);
@@ -199,8 +200,9 @@ int fiber_barrier_init(fiber_barrier_t *b, uint64_t parties);
 int fiber_barrier_destroy(fiber_barrier_t *b);
 /*
  * fiber_barrier_wait - wait until `parties` have come
- * Returns 1 to one of them, the last to come, and 0 to the others; then it begins
- * anew. One that leaves (-ETIMEDOUT, -ECANCELED) is not counted any more.
+ * Returns 1 to one of them, the last to come, and 0 to the others; then it
+ * begins anew. One that leaves (-ETIMEDOUT, -ECANCELED) is not counted any
+ * more.
  * Cancellation points: wait, wait_until. The try form is for who would be the
  * last: 1 or -EAGAIN.
  */
@@ -220,9 +222,9 @@ enum { FIBER_RESET_MANUAL, FIBER_RESET_AUTO };
 #define FIBER_EVENT_AUTO_INIT	{ FIBER_RESET_AUTO, { 0 } }
 
 /*
- * reset: FIBER_RESET_MANUAL: once set it stays so, and all waits end at once, until
- * it is reset. FIBER_RESET_AUTO: each set ends one wait, which resets it; more sets
- * before that wait are as one. Errors: -EINVAL.
+ * reset: FIBER_RESET_MANUAL: once set it stays so, and all waits end at once,
+ * until it is reset. FIBER_RESET_AUTO: each set ends one wait, which resets it;
+ * more sets before that wait are as one. Errors: -EINVAL.
  */
 int fiber_event_init(fiber_event_t *e, unsigned int reset);
 int fiber_event_destroy(fiber_event_t *e);
@@ -253,7 +255,7 @@ uint64_t fiber_latch_count(fiber_latch_t *l);		/* a snapshot */
 
 /* ---- future ---- */
 
-/* A value, or an error, that comes once: who sets it promises, who waits gets it. */
+/* A value, or an error, that comes once: promised by one, had by many. */
 typedef struct {
 	uint64_t word, reserved[7];
 } fiber_future_t;
@@ -263,8 +265,8 @@ typedef struct {
 int fiber_future_init(fiber_future_t *f);
 int fiber_future_destroy(fiber_future_t *f);
 /*
- * Complete it. Errors: -EALREADY: it is completed; nothing is changed. -EINVAL: error
- * is not a negative errno value.
+ * Complete it. Errors: -EALREADY: it is completed; nothing is changed. -EINVAL:
+ * error is not a negative errno value.
  */
 int fiber_future_set(fiber_future_t *f, void *value);
 int fiber_future_fail(fiber_future_t *f, int error);
@@ -282,12 +284,14 @@ int fiber_future_get_until(fiber_future_t *f, void **value, uint64_t deadline);
 int fiber_future_try_get(fiber_future_t *f, void **value);
 /*
  * fiber_future_wait_any - until one of n is completed
- * Returns the lowest index of those that are. NULL in the array: never completed.
- * With deadline 0 it does not wait. Cancellation point. Errors: -EINVAL: n is over 2^20. -ENOMEM: more
- * than 16 need memory.
+ * Returns the lowest index of those that are. NULL in the array: never
+ * completed. With deadline 0 it does not wait. Cancellation point. Errors:
+ * -EINVAL: n is over 2^20. -ENOMEM: more than 16 need memory.
  */
-int fiber_future_wait_any(fiber_future_t *const *f, size_t n, uint64_t deadline);
+int fiber_future_wait_any(fiber_future_t *const *f, size_t n,
+			  uint64_t deadline);
 /* Until all are; NULL in the array is passed over. Cancellation point. */
-int fiber_future_wait_all(fiber_future_t *const *f, size_t n, uint64_t deadline);
+int fiber_future_wait_all(fiber_future_t *const *f, size_t n,
+			  uint64_t deadline);
 
 #endif
