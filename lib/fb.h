@@ -64,11 +64,11 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
  * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
- * fb_fiber_new made it
+ * fb_fiber_new made it; it has slots (local.c)
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
-	FB_F_OWNED = 16, FB_F_OURS = 32,
+	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -109,6 +109,7 @@ struct fiber {
 	uint8_t klass;			/* stack.c */
 	fb_lock_t join_lock;		/* join.c */
 	void *in;			/* scope.c; NULL: in no scope */
+	struct fb_local *local;		/* local.c; with FB_F_LOCAL */
 	int (*scoped)(void *);		/* what a fiber of a scope does */
 } __attribute__((aligned(64)));
 
@@ -425,6 +426,10 @@ int fb_preempt_init(void);
 /* ---- visit.c: plain threads inside a call ---- */
 bool fb_visit(void);
 void fb_visit_end(void);
+
+/* ---- local.c ---- */
+/* The calling fiber ends, or thread: call the destructors of its slots. */
+void fb_local_end(void);
 
 /* ---- os.c ---- */
 /* Until *word differs from val, or the deadline (CLOCK_MONOTONIC ns; 0: none): -ETIMEDOUT. */

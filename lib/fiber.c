@@ -74,10 +74,12 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 
 	if (!c)
 		fb_die("a fiber ended in the child of a fork");
-	if (c->cur->flags & FB_F_ENDS) {
-		fb_scope_end(c->cur, result);
-		c = fb_current();
-	}
+	f = c->cur;
+	if (f->flags & FB_F_LOCAL)
+		fb_local_end();
+	if (f->flags & FB_F_ENDS)
+		fb_scope_end(f, result);
+	c = fb_current();
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;

@@ -304,6 +304,8 @@ void *fb_scope_main(void *arg)
 	set_flag(m.f);
 	fb_caller_leave(&me);
 	arg = (void *)(intptr_t)m.f->scoped(arg);
+	if (m.f->flags & FB_F_LOCAL)
+		fb_local_end();
 	fb_scope_end(m.f, arg);		/* while m is there */
 	return arg;
 }

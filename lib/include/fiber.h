@@ -196,6 +196,7 @@ int fiber_get_stats(struct fiber_stats *st);
 
 #include "fiber/chan.h"
 #include "fiber/scope.h"
+#include "fiber/local.h"
 #include "fiber/sync.h"
 #include "fiber/timer.h"
 
