@@ -4,10 +4,14 @@
  *
  * A fiber that is BLOCKED sleeps on its carrier, in the kernel. A signal with a
  * handler that does nothing, and without SA_RESTART, makes its call fail with
- * EINTR. It may come an instant too early, before the call sleeps, and then does
- * nothing: so one fiber, the poker, goes round until no cancelled fiber sleeps in
- * a call any more, less and less often. It sends to sleeping threads alone; who
- * runs will find out by itself.
+ * EINTR. It may come an instant too early, before the call sleeps, and a cancelled
+ * fiber may begin a call later on: so a thread of our own goes round as long as a
+ * cancelled scope is not closed, less and less often. It sends to sleeping threads
+ * alone; who runs will find out by itself.
+ *
+ *	who cancels			the canceller
+ *	dead_scopes++			seen = word
+ *	word++, wake			dead_scopes is 0: sleep while word is seen
  *
  * For the kernel backend only: in the user backend SIGURG means a preemption.
  */
@@ -25,10 +29,12 @@
 #define LAST_NS		50000000ULL
 
 static struct {
-	fb_lock_t lock;			/* in_fiber == 0 */
-	bool runs;			/* there is a poker */
-	bool asked;			/* cancelled again since it looked */
-} poker;
+	uint32_t word;			/* atomic; futex: look again */
+	uint32_t dead_scopes;		/* atomic: cancelled and not closed */
+	bool runs, quit;		/* lock; quit also by the thread */
+	pthread_mutex_t lock;
+	pthread_t thread;
+} canceller = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void on_signal(int sig)
 {
@@ -74,84 +80,86 @@ static bool is_cancelled(const struct fb_carrier *c)
 	       (FB_READ(f->flags) & FB_F_CANCELS) && FB_READ(f->cancel);
 }
 
-/* One round; how many cancelled fibers are outside the library. */
-static unsigned int poke_all(void)
+static void look_at_all(void)
 {
 	struct fb_carrier *c;
-	unsigned int n = 0;
 
 	/* Pairs with carrier_make. */
-	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next) {
-		if (!is_cancelled(c))
-			continue;
-		n++;
-		if (thread_state(c->tid) == 'S' && is_cancelled(c))
+	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
+		if (is_cancelled(c) && thread_state(c->tid) == 'S' &&
+		    is_cancelled(c))
 			syscall(SYS_tgkill, getpid(), c->tid, SIGURG);
-	}
-	return n;
 }
 
-static void lock_poker(void)
-{
-	struct fb_carrier *c = fb_current();
-
-	if (c)
-		fb_enter(c);
-	fb_lock(&poker.lock);
-}
-
-static void unlock_poker(void)
-{
-	struct fb_carrier *c = fb_current();
-
-	fb_unlock(&poker.lock);
-	if (c)
-		fb_leave(c);
-}
-
-static bool rest(void)
-{
-	bool done;
-
-	lock_poker();
-	done = !poker.asked;
-	poker.asked = false;
-	if (done)
-		poker.runs = false;
-	unlock_poker();
-	return done;
-}
-
-static void *pokes(void *arg)
+static void *go_round(void *arg)
 {
 	uint64_t ns = FIRST_NS;
 
-	set_handler();
-	do {
-		while (poke_all()) {
-			fiber_sleep(ns);
-			ns = ns < LAST_NS ? ns * 2 : LAST_NS;
+	pthread_setname_np(pthread_self(), "fiber-canceller");
+	while (!FB_READ(canceller.quit)) {
+		/* Pairs with the add in fb_blocked_cancel. */
+		uint32_t seen = FB_ACQUIRE(canceller.word);
+
+		if (!FB_READ(canceller.dead_scopes)) {
+			fb_os_sleep(&canceller.word, seen, 0);
+			ns = FIRST_NS;
+			continue;
 		}
-	} while (!rest());
+		look_at_all();
+		if (fb_os_sleep(&canceller.word, seen, fiber_now() + ns))
+			ns = ns < LAST_NS ? ns * 2 : LAST_NS;
+		else
+			ns = FIRST_NS;
+	}
 	return arg;
+}
+
+/* The lock is held. Without a thread the calls are not interrupted. */
+static void start(void)
+{
+	sigset_t all, old;
+
+	set_handler();
+	FB_WRITE(canceller.quit, false);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	canceller.runs = !pthread_create(&canceller.thread, NULL, go_round,
+					 NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!canceller.runs)
+		fb_say("no thread to interrupt blocking calls of cancelled fibers");
+}
+
+static void notify(void)
+{
+	/* Pairs with the acquire in go_round. */
+	__atomic_add_fetch(&canceller.word, 1, __ATOMIC_RELEASE);
+	fb_os_wake(&canceller.word, 1);
+}
+
+void fb_blocked_count(int scopes)
+{
+	__atomic_add_fetch(&canceller.dead_scopes, (uint32_t)scopes,
+			   __ATOMIC_RELAXED);
 }
 
 void fb_blocked_cancel(void)
 {
-	struct fiber_attr attr = { .size = sizeof(attr), .name = "canceller" };
-	bool start;
-
 	if (!(FB_READ(fb_rt.features) & FIBER_FEATURE_CANCEL_BLOCKED))
 		return;
-	lock_poker();
-	poker.asked = true;
-	start = !poker.runs;
-	poker.runs = true;
-	unlock_poker();
-	if (start && fiber_spawn_attr(NULL, &attr, pokes, NULL)) {
-		lock_poker();
-		poker.runs = false;
-		unlock_poker();
-		poke_all();		/* no memory: once is better than never */
-	}
+	pthread_mutex_lock(&canceller.lock);
+	if (!canceller.runs)
+		start();
+	pthread_mutex_unlock(&canceller.lock);
+	notify();
+}
+
+void fb_blocked_stop(void)
+{
+	if (!canceller.runs)
+		return;
+	FB_WRITE(canceller.quit, true);
+	notify();
+	pthread_join(canceller.thread, NULL);
+	canceller.runs = false;
 }

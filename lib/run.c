@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "blocked.h"
 #include "fb.h"
 #include "user.h"
 #include "wait.h"
@@ -363,6 +364,7 @@ static int start(const struct fiber_config *cfg)
 
 static void stop(void)
 {
+	fb_blocked_stop();
 	fb_carrier_stop();
 	fb_rt.backend->close();
 	fb_stack_fini();

@@ -34,7 +34,7 @@
  * never outlives its scope.
  *
  * A deadline is watched by a fiber of the scope's own that waits until then, or
- * until the owner closes. The wake-ups of one cancel are collected under the lock
+ * until the owner has seen all others go. The wake-ups of one cancel are collected under the lock
  * in a list through fiber.link, which a claimed fiber does not need.
  */
 #include <string.h>
@@ -53,7 +53,8 @@ struct fb_member {
 struct fb_scope {
 	fb_lock_t lock;			/* of all but the constants */
 	bool dead;			/* cancelled */
-	bool closing;			/* its owner waits, or has left */
+	bool closing;			/* nobody is to watch the deadline */
+	uint32_t watching;		/* of the children: watches the deadline */
 	bool collect, shield;		/* constant */
 	bool has_owner;			/* constant: a fiber opened it */
 	uint16_t shields;		/* constant: of its owner, outside */
@@ -140,6 +141,7 @@ static void cancel_locked(struct fb_scope *s, int error, struct fiber **list)
 		return;
 	s->dead = true;
 	s->error = error;
+	fb_blocked_count(1);
 	for (m = s->members; m; m = m->next) {
 		FB_WRITE(m->f->cancel, 1);
 		if (fb_wait_cancel(m->f)) {
@@ -250,7 +252,7 @@ void fb_scope_gone(struct fb_processor *p, struct fb_scope *s)
 	struct fb_node *owner = NULL;
 
 	fb_lock(&s->lock);
-	if (!--s->children)
+	if (--s->children <= s->watching)
 		owner = fb_waitq_take(&s->closer);
 	fb_unlock(&s->lock);		/* the last touch of s */
 	if (owner)
@@ -372,6 +374,7 @@ static int watch_deadline(void *arg)
 	fb_caller_enter(&me);
 	fb_lock(&s->lock);
 	if (s->closing) {
+		s->watching = 0;
 		fb_unlock(&s->lock);
 		goto out;
 	}
@@ -385,6 +388,7 @@ static int watch_deadline(void *arg)
 	fb_lock(&s->lock);
 	if (n.queued)
 		fb_waitq_remove(&s->watcher, &n);
+	s->watching = 0;		/* one like the others, soon gone */
 	fb_unlock(&s->lock);
 out:
 	fb_caller_leave(&me);
@@ -397,7 +401,13 @@ static int start_watching(struct fb_scope *s)
 {
 	struct fiber_attr attr = { .size = sizeof(attr), .name = "deadline" };
 
-	return spawn(s, &attr, watch_deadline, s);
+	int r;
+
+	s->watching = 1;
+	r = spawn(s, &attr, watch_deadline, s);
+	if (r)
+		s->watching = 0;
+	return r;
 }
 
 /* ---- open and close ---- */
@@ -418,9 +428,10 @@ static void go_in(struct fb_scope *s, struct fiber *f)
 		fb_lock(&outer->lock);
 		member_remove(outer, out);
 		inner_add(outer, s);
-		if (!s->shield) {
-			s->dead = outer->dead;
-			s->error = s->dead ? -ECANCELED : 0;
+		if (outer->dead && !s->shield) {
+			s->dead = true;
+			s->error = -ECANCELED;
+			fb_blocked_count(1);
 		}
 	}
 	member_add(s, &s->owner);	/* nobody else knows s, or we lock outer */
@@ -516,19 +527,21 @@ static void end_watching(struct fb_caller *me, struct fb_scope *s)
 
 	fb_lock(&s->lock);
 	s->closing = true;
+	s->watching = 0;
 	watcher = fb_waitq_take(&s->watcher);
 	fb_unlock(&s->lock);
 	if (watcher)
 		fb_wake(me->p, watcher->w);
 }
 
+/* Until none is left, but for who watches the deadline. */
 static void wait_children(struct fb_caller *me, struct fb_scope *s)
 {
 	struct fb_wait k;
 	struct fb_node n;
 
 	fb_lock(&s->lock);
-	if (!s->children) {
+	if (s->children <= s->watching) {
 		fb_unlock(&s->lock);
 		return;
 	}
@@ -557,10 +570,13 @@ FB_EXPORT int fiber_scope_close(fiber_scope_t *scope)
 	else if (me.c && s->has_owner && me.c->cur->in != &s->owner)
 		r = -EINVAL;
 	if (!r) {
+		wait_children(&me, s);
 		end_watching(&me, s);
 		wait_children(&me, s);
 		if (s->has_owner)
 			go_out(s, me.c->cur);
+		if (s->dead)
+			fb_blocked_count(-1);
 		if (s->error_count)
 			*s->error_count = s->count;
 		r = s->error;

@@ -337,6 +337,11 @@ static void *deadlines(void *arg)
 	check_eq(-ECANCELED, fiber_sleep(100 * SEC));
 	check(fiber_now() >= opt.deadline);
 	check_eq(-ETIMEDOUT, fiber_scope_close(&s));
+	/* It passes while the owner closes already. */
+	opt.deadline = fiber_now() + 3 * MS;
+	check_eq(0, fiber_scope_open(&s, &opt));
+	check_eq(0, fiber_scope_spawn(&s, waits_for_ever, never));
+	check_eq(-ETIMEDOUT, fiber_scope_close(&s));
 	/* It does not: closing does not wait for it. */
 	opt.deadline = fiber_now() + 1000 * SEC;
 	check_eq(0, fiber_scope_open(&s, &opt));
