@@ -108,6 +108,15 @@ static void unlock_chan(struct fb_processor *p, void *object)
 	fb_obj_unlock(p, &((struct fiber_chan *)object)->lock);
 }
 
+void fb_chan_leave(struct fb_caller *me, struct fiber_chan *ch,
+		   struct fb_node *n)
+{
+	fb_obj_lock(me->p, &ch->lock);
+	if (n->queued)
+		fb_waitq_remove(n->sends ? &ch->senders : &ch->receivers, n);
+	fb_obj_unlock(me->p, &ch->lock);
+}
+
 /* The channel is locked, and nothing can be done at once. */
 static __attribute__((noinline)) int
 wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
@@ -123,14 +132,12 @@ wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
 	n.w = k.w;
 	n.claim = k.claim;
 	n.value = value;
+	n.sends = q == &ch->senders;
 	fb_waitq_push(q, &n);
 	state = fb_wait(me, &k, why);
 	if (state == FB_W_OBJECT)
 		return n.result;
-	fb_obj_lock(me->p, &ch->lock);
-	if (n.queued)
-		fb_waitq_remove(q, &n);
-	fb_obj_unlock(me->p, &ch->lock);
+	fb_chan_leave(me, ch, &n);
 	return fb_wait_error(state);
 }
 

@@ -24,6 +24,10 @@ int fb_chan_send_now(struct fiber_chan *ch, const void *value,
 int fb_chan_recv_now(struct fiber_chan *ch, void *value,
 		     struct fb_node **woken);
 
+/* Nothing is locked: n is not queued at ch any more. */
+void fb_chan_leave(struct fb_caller *me, struct fiber_chan *ch,
+		   struct fb_node *n);
+
 /* Could it be done now? The lock is held. */
 static inline bool fb_chan_can_send(const struct fiber_chan *ch)
 {

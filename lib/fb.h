@@ -72,11 +72,12 @@ enum {
 };
 
 /* Who waits for an object; see wait.h. */
+enum { FB_FIBER, FB_THREAD, FB_TASK };
 struct fb_node;
 struct fb_waiter {
 	uint64_t word;			/* atomic */
 	struct fb_node *by;		/* the node that ended the wait */
-	uint32_t thread;		/* constant: a plain thread, no fiber */
+	uint32_t kind;			/* constant: FB_FIBER ... */
 	uint32_t woken;			/* atomic; a plain thread's futex */
 };
 

@@ -20,8 +20,8 @@
 
 #include "blocked.h"
 #include "fb.h"
+#include "task.h"
 #include "user.h"
-#include "wait.h"
 
 #define MAX_PROCESSORS	1024
 #define DEFAULT_CARRIERS 10000
@@ -429,6 +429,7 @@ FB_EXPORT int fiber_fini(void)
 		return -EBUSY;
 	if (state != FB_ON)
 		return -EPERM;
+	fb_task_settle();
 	if (!may_close())
 		return -EBUSY;
 	/* Pairs with visit() and with the looks at the state. */
@@ -471,6 +472,7 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	r = fiber_spawn(&f, run_main, &m);
 	if (!r)
 		r = fiber_join(f, NULL);
+	fb_task_settle();
 	/* Or a timer's function runs, or a plain thread is inside a call. */
 	if (fb_fiber_alive() || fiber_fini())
 		/* Pairs with the exchange in fiber_init. */

@@ -487,6 +487,12 @@ static int read_options(struct fb_scope *s,
 	return 0;
 }
 
+void fb_scope_init(fiber_scope_t *scope)
+{
+	memset(scope, 0, sizeof(*scope));
+	scope_of(scope)->deadline = FB_NEVER;
+}
+
 FB_EXPORT int fiber_scope_open(fiber_scope_t *scope,
 			       const struct fiber_scope_options *opt)
 {

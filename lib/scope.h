@@ -20,6 +20,9 @@ void fb_scope_end(struct fiber *f, void *result);
  */
 void fb_scope_gone(struct fb_processor *p, struct fb_scope *s);
 
+/* A scope that nobody opened; any thread may close it. */
+void fb_scope_init(fiber_scope_t *s);
+
 /* fiber.c: spawn into a scope, which counts it already */
 int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
 			  int (*fn)(void *), void *arg);

@@ -3,14 +3,15 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 
-#include "wait.h"
+#include "task.h"
 
 const char *fb_why_name(unsigned int why)
 {
 	static const char *const name[FB_WHYS] = {
 		"-", "sleep", "join", "send", "receive", "select", "mutex",
 		"rwlock", "condition", "semaphore", "once", "wait group",
-		"barrier", "event", "future", "scope", "timer", "I/O",
+		"barrier", "event", "future", "scope", "timer", "tasks",
+		"I/O",
 	};
 
 	return why < FB_WHYS ? name[why] : "?";
@@ -93,7 +94,7 @@ void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
 	k->claim = 0;
 	if (!me->c) {
 		k->w = &k->plain;
-		*k->w = (struct fb_waiter){ .thread = 1 };
+		*k->w = (struct fb_waiter){ .kind = FB_THREAD };
 		if (many || deadline != FB_NEVER)
 			k->claim = FB_W_ONE | FB_W_WAITING;
 		return;
@@ -108,11 +109,6 @@ void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
 		   (f->flags & FB_F_CANCELS ? FB_W_CANCELS : 0);
 }
 
-static struct fiber *fiber_of(struct fb_waiter *w)
-{
-	return (struct fiber *)((char *)w - offsetof(struct fiber, w));
-}
-
 /* Under the timer's lock: it may claim, and what it returns is made ready. */
 static struct fiber *time_out(struct fb_timer *t)
 {
@@ -120,7 +116,7 @@ static struct fiber *time_out(struct fb_timer *t)
 		((char *)t - offsetof(struct fb_wait, timer));
 
 	return fb_claim_word(k->w, k->claim, FB_W_TIMEOUT) ?
-	       fiber_of(k->w) : NULL;
+	       fb_waiter_fiber(k->w) : NULL;
 }
 
 /* Off the waiter's stack. *k may be gone once word and timer are out. */
@@ -131,7 +127,7 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 	void (*unlock)(struct fb_processor *p, void *object) = k->unlock;
 	void *object = k->object;
 	uint64_t claim = k->claim;
-	struct fiber *f = fiber_of(k->w);
+	struct fiber *f = fb_waiter_fiber(k->w);
 	bool timed = k->deadline != FB_NEVER, cancelled = false, watch = false;
 
 	if (claim) {
@@ -210,12 +206,14 @@ static void wake_thread(struct fb_waiter *w)
 
 void fb_wake(struct fb_processor *p, struct fb_waiter *w)
 {
-	if (w->thread)
+	if (w->kind == FB_THREAD)
 		wake_thread(w);
+	else if (w->kind == FB_TASK)
+		fb_task_ready(p, w);
 	else if (p)
-		fb_sched_ready(p, fiber_of(w));
+		fb_sched_ready(p, fb_waiter_fiber(w));
 	else
-		fb_sched_ready_global(fiber_of(w));
+		fb_sched_ready_global(fb_waiter_fiber(w));
 }
 
 void fb_wake_all(struct fb_processor *p, struct fb_node *list)
@@ -224,8 +222,8 @@ void fb_wake_all(struct fb_processor *p, struct fb_node *list)
 
 	for (n = list; n; n = next) {
 		next = n->next;		/* *n is gone once its waiter runs */
-		if (!n->w->thread && p)
-			fb_sched_ready_last(p, fiber_of(n->w));
+		if (n->w->kind == FB_FIBER && p)
+			fb_sched_ready_last(p, fb_waiter_fiber(n->w));
 		else
 			fb_wake(p, n->w);
 	}

@@ -62,7 +62,7 @@ enum {
 	FB_WHY_NONE, FB_WHY_SLEEP, FB_WHY_JOIN, FB_WHY_SEND, FB_WHY_RECV,
 	FB_WHY_SELECT, FB_WHY_MUTEX, FB_WHY_RWLOCK, FB_WHY_COND, FB_WHY_SEM,
 	FB_WHY_ONCE, FB_WHY_GROUP, FB_WHY_BARRIER, FB_WHY_EVENT, FB_WHY_FUTURE,
-	FB_WHY_SCOPE, FB_WHY_TIMER, FB_WHY_IO, FB_WHYS
+	FB_WHY_SCOPE, FB_WHY_TIMER, FB_WHY_TASK, FB_WHY_IO, FB_WHYS
 };
 
 /* ---- the claim ---- */
@@ -84,6 +84,7 @@ struct fb_node {
 	int32_t result;			/* by who claimed it */
 	uint32_t order;			/* select.c: lock order */
 	bool queued;			/* object's lock */
+	bool sends;			/* chan.c: queued among the senders */
 };
 
 struct fb_waitq {
@@ -243,6 +244,11 @@ void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
  * caller entered again, on whatever carrier. why: FB_WHY_*, for tools.
  */
 unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why);
+static inline struct fiber *fb_waiter_fiber(struct fb_waiter *w)
+{
+	return (struct fiber *)((char *)w - offsetof(struct fiber, w));
+}
+
 /*
  * Wait for nothing but the deadline and cancellation: -ETIMEDOUT, -ECANCELED.
  * sleep.c

@@ -198,6 +198,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/scope.h"
 #include "fiber/local.h"
 #include "fiber/sync.h"
+#include "fiber/task.h"
 #include "fiber/timer.h"
 
 #ifdef __cplusplus
