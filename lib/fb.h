@@ -78,7 +78,7 @@ struct fb_waiter {
 	uint64_t word;			/* atomic */
 	struct fb_node *by;		/* the node that ended the wait */
 	uint32_t kind;			/* constant: FB_FIBER ... */
-	uint32_t woken;			/* atomic; a plain thread's futex */
+	uint32_t woken;			/* atomic; settled, or a thread's futex */
 };
 
 /*

@@ -5,10 +5,8 @@
  *   1  lock all channels, in order of address (so that two selects never wait
  *      for each other), each once
  *   2  of what can be done, choose one at random and do it; unlock all
- *   3  or queue a node at each and wait: unlocked off our stack, in the same
- *      order (wait.h)
- *   4  woken: lock each channel and take our node out, the last locked first: when
- *      we have its lock, whoever put us to sleep is through with our frame
+ *   3  or queue a node at each and wait: unlocked off our stack (wait.h)
+ *   4  woken: lock each channel and take our node out
  *
  * All locks at once, as in Go's runtime: with one at a time two selects that fit
  * would have to claim each other and themselves in one step.
@@ -121,30 +119,19 @@ static void lock_all(struct fb_processor *p, const struct select *s)
 			fb_lock(&chan_at(s, i)->lock);
 }
 
-/*
- * *s may be gone when the last is unlocked (see step 4), and nothing is read
- * after that.
- */
 static void unlock_all(struct fb_processor *p, void *object)
 {
 	struct select *s = object;
-	uint32_t live = s->live;
-	fiber_chan_t *ch, *next;
 
-	if (!live)
+	if (!s->live)
 		return;
 	if (p && p->solo) {
 		fb_solo_leave(p);
 		return;
 	}
-	ch = chan_at(s, 0);
-	for (uint32_t i = 1; i < live; i++) {
-		next = chan_at(s, i);
-		if (next != ch)
-			fb_unlock(&ch->lock);
-		ch = next;
-	}
-	fb_unlock(&ch->lock);
+	for (uint32_t i = 0; i < s->live; i++)
+		if (!i || chan_at(s, i) != chan_at(s, i - 1))
+			fb_unlock(&chan_at(s, i)->lock);
 }
 
 /* ---- choose ---- */
@@ -212,10 +199,9 @@ static void queue_all(struct select *s, struct fb_wait *k)
 	}
 }
 
-/* The last locked first: see step 4. */
 static void unqueue_all(struct fb_processor *p, struct select *s)
 {
-	for (uint32_t i = s->live; i--; ) {
+	for (uint32_t i = 0; i < s->live; i++) {
 		struct fiber_case *c = locked(s, i);
 
 		fb_obj_lock(p, &c->chan->lock);

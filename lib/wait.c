@@ -119,7 +119,10 @@ static struct fiber *time_out(struct fb_timer *t)
 	       fb_waiter_fiber(k->w) : NULL;
 }
 
-/* Off the waiter's stack. *k may be gone once word and timer are out. */
+/*
+ * Off the waiter's stack. From the word on it may be claimed and run elsewhere; its
+ * frame stays until we have settled, or, if it is sole, until we unlock.
+ */
 static void wait_commit(struct fb_carrier *c, void *arg)
 {
 	struct fb_wait *k = arg;
@@ -131,10 +134,7 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 	bool timed = k->deadline != FB_NEVER, cancelled = false, watch = false;
 
 	if (claim) {
-		/*
-		 * Pairs with fb_claim_word. Before the objects are unlocked, and
-		 * before the timer is armed, nobody knows the claim.
-		 */
+		/* Pairs with fb_claim_word. */
 		FB_RELEASE(f->w.word, claim);
 		if (timed)
 			watch = fb_timer_add(p, &k->timer);
@@ -147,10 +147,26 @@ static void wait_commit(struct fb_carrier *c, void *arg)
 	}
 	if (unlock)
 		unlock(p, object);
+	if (claim)			/* pairs with settle() */
+		FB_RELEASE(f->w.woken, 1);
 	if (watch)
 		fb_sched_watch(p);
 	if (cancelled)
 		fb_sched_ready(p, f);
+}
+
+/* wait_commit() looks at our frame no more; it is short, but may be put off. */
+static void settle(struct fiber *f)
+{
+	int n = 0;
+
+	/* Pairs with the release in wait_commit. */
+	while (!FB_ACQUIRE(f->w.woken)) {
+		if (++n % 128)
+			fb_cpu_relax();
+		else
+			sched_yield();
+	}
 }
 
 static unsigned int wait_thread(struct fb_wait *k)
@@ -178,6 +194,7 @@ unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 		return wait_thread(k);
 	f = me->c->cur;
 	f->why = (uint8_t)why;
+	f->w.woken = 0;
 	k->timer.when = k->deadline;
 	k->timer.fire = time_out;
 	fb_sched_park(me->c, me->p, wait_commit, k);
@@ -186,6 +203,7 @@ unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 	f->why = 0;
 	if (!k->claim)
 		return FB_W_OBJECT;
+	settle(f);
 	/* Pairs with fb_claim_word. */
 	state = FB_ACQUIRE(f->w.word) & FB_W_STATE;
 	if (k->deadline != FB_NEVER && state != FB_W_TIMEOUT)

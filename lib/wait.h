@@ -21,18 +21,22 @@
  *	switch away, then, off stack:	  lost: next node
  *	  word = WAITING		  won: hand the value over
  *	  timer, then cancel? claim	unlock
- *	  unlock objects, last		ready the waiter
- *	... woken:
- *	lock each object, take our node
- *	out if it is still queued
+ *	  unlock objects, woken = 1	ready the waiter
+ *	... made ready: until woken is 1
+ *	take the timer out; lock each
+ *	object, take our node out if it
+ *	is still queued
  *
  *   Objects stay locked until the fiber is off its stack, so nobody finds it
- *   before. A timer may claim it while objects are locked still; it then waits
- *   for the lock, and what is unlocked last is what it locks first: its frame is
- *   there as long as the other side looks at it.
+ *   before. But a timer or canceller may claim it while they are locked still,
+ *   and an object that is unlocked before the others: it then runs again while
+ *   the last steps of its switch are made elsewhere, with its frame. Those steps
+ *   end with waiter.woken = 1, and it waits for that first.
  *
  *   A loser has taken the node out under the lock and lets go of it under the
  *   lock; the waiter takes that lock before it leaves its frame.
+ *
+ * selftests/model/wait.pml checks this for a select over two objects.
  *
  * Cancellation is a state of the fiber (scope.c); a call looks at it first, and
  * the canceller looks for a wait:
