@@ -35,21 +35,29 @@ struct fb_timer {
 #define FB_TIMER_CALLS	((struct fiber *)1)
 
 #define FB_WHEEL_SHIFT	14		/* a tick is 2^14 ns, 16 us */
-#define FB_WHEEL_BITS	6
-#define FB_WHEEL_SLOTS	(1 << FB_WHEEL_BITS)
-#define FB_WHEEL_LEVELS	9		/* 9 * 6 + 14 >= 64 */
+#define FB_WHEEL_NEAR	4096		/* slots of one tick: 67 ms */
+#define FB_WHEEL_FAR	64		/* slots of each level above */
+#define FB_WHEEL_LEVELS	7		/* 14 + 12 + 7 * 6 >= 64 */
 
 struct fb_wheel {
 	uint64_t base;			/* the tick it has come to */
 	uint64_t seq;
 	struct fb_timer *due, **due_tail;	/* ticks up to base, in order */
-	struct fb_timer *moving;	/* out of a slot of a higher level */
-	uint32_t levels;		/* bit l: used[l] is not 0 */
-	uint64_t used[FB_WHEEL_LEVELS];	/* bit s: slot[l][s] is not empty */
-	struct fb_timer *slot[FB_WHEEL_LEVELS][FB_WHEEL_SLOTS];
+	struct fb_timer *moving;	/* out of a far slot */
+	uint64_t near_words;		/* bit i: near_used[i] is not 0 */
+	uint32_t levels;		/* bit l: far_used[l] is not 0 */
+	uint64_t far_used[FB_WHEEL_LEVELS];	/* bit s: far[l][s] is not empty */
+	uint64_t near_used[FB_WHEEL_NEAR / 64];
+	struct fb_timer *far[FB_WHEEL_LEVELS][FB_WHEEL_FAR];
 	/* no timer of the slot has an earlier tick; undefined while it is empty */
-	uint64_t first[FB_WHEEL_LEVELS][FB_WHEEL_SLOTS];
+	uint64_t first[FB_WHEEL_LEVELS][FB_WHEEL_FAR];
+	struct fb_timer *near[FB_WHEEL_NEAR];
 };
+
+static inline bool fb_wheel_empty(const struct fb_wheel *w)
+{
+	return !w->due && !w->moving && !w->near_words && !w->levels;
+}
 
 /* w is not moved afterwards. */
 void fb_wheel_init(struct fb_wheel *w, uint64_t now);

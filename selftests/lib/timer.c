@@ -757,6 +757,83 @@ TEST(no_wake_up_without_need)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- tickers ---- */
+
+static void *ticker(void *arg)
+{
+	uint64_t begin = fiber_now() + 1 * MS, ticks, sum = 0;
+	struct fiber_case c[2] = { { .op = FIBER_CASE_RECV } };
+	fiber_ticker_t *t = NULL, *once = NULL;
+
+	check_eq(0, fiber_ticker_create(&t, begin, 1 * MS));
+	for (int i = 0; i < 30; i++) {
+		if (i == 10)
+			check_eq(0, fiber_sleep(10 * MS));	/* misses some */
+		check_eq(0, fiber_chan_recv(fiber_ticker_chan(t), &ticks));
+		sum += ticks;
+		check(ticks && sum <= (fiber_now() - begin) / MS + 1);
+	}
+	check(sum >= 36);
+	/* What it kept, if anything, and then no more. */
+	check_eq(1, fiber_ticker_stop(t));
+	fiber_chan_try_recv(fiber_ticker_chan(t), NULL);
+	check_eq(-ETIMEDOUT, fiber_chan_recv_until(fiber_ticker_chan(t), &ticks,
+						   fiber_now() + 5 * MS));
+	check_eq(0, fiber_ticker_reset(t, FIBER_NEVER, 0));
+	check_eq(0, fiber_after(&once, fiber_now() + 2 * MS));
+	c[0].chan = fiber_ticker_chan(t);
+	c[1] = (struct fiber_case){ .op = FIBER_CASE_RECV, .value = &ticks,
+				    .chan = fiber_ticker_chan(once) };
+	check_eq(1, fiber_select(c, 2, FIBER_NEVER));
+	check_eq(1, ticks);
+	check_eq(0, fiber_ticker_destroy(t));
+	check_eq(0, fiber_ticker_destroy(once));
+	check_eq(0, fiber_ticker_destroy(NULL));
+	check_eq(-EINVAL, fiber_ticker_create(NULL, 0, 0));
+	check_eq(-EINVAL, fiber_ticker_stop(NULL));
+	check(!fiber_ticker_chan(NULL));
+	return NULL;
+}
+
+TEST(tickers)
+{
+	ASSERT_EQ(0, with_runtime(1, 0, ticker, NULL));
+	ASSERT_EQ(0, with_runtime(2, 0, ticker, NULL));
+	ASSERT_EQ(0, start(2, 0));
+	ticker(NULL);			/* a plain thread */
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
+static void *receives(void *arg)
+{
+	check_eq(0, fiber_chan_recv(arg, NULL));
+	return NULL;
+}
+
+/* With one processor the child has parked when spawn returns. */
+static void *waited_on(void *arg)
+{
+	fiber_ticker_t *t = NULL;
+	uint64_t one = 1;
+	fiber_t *f;
+
+	check_eq(0, fiber_ticker_create(&t, FIBER_NEVER, 0));
+	f = spawn(receives, fiber_ticker_chan(t));
+	check_eq(-EBUSY, fiber_ticker_destroy(t));
+	check_eq(-EBUSY, fiber_ticker_destroy(t));
+	check_eq(0, fiber_chan_try_send(fiber_ticker_chan(t), &one));
+	join(f);
+	check_eq(0, fiber_ticker_destroy(t));
+	return NULL;
+}
+
+TEST(ticker_that_is_waited_on)
+{
+	ASSERT_EQ(0, with_runtime(1, LONG_QUANTUM, waited_on, NULL));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- the end of fiber_run ---- */
 
 static int leaves_timers(void *arg)

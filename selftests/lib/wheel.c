@@ -9,7 +9,7 @@
 #define TICK		(1ULL << FB_WHEEL_SHIFT)
 #define LAST		(UINT64_MAX >> FB_WHEEL_SHIFT)
 
-enum { TIMERS = 200, PLENTY = 1 << 20 };
+enum { TIMERS = 200, PLENTY = 1 << 20, DIGITS = 9 };	/* of 6 bits */
 
 struct item {
 	struct fb_timer t;
@@ -56,7 +56,7 @@ static uint64_t random_when(void)
 
 	switch (next_random(&seed) % 8) {
 	case 0:				/* the edge of a slot of some level */
-		span = TICK << next_random(&seed) % 9 * 6;
+		span = TICK << next_random(&seed) % 9 * 6;	/* or 64 near ones */
 		when = (now / span + next_random(&seed) % 64) * span +
 		       next_random(&seed) % 3 - 1;
 		break;
@@ -119,7 +119,7 @@ static bool take_some(int work)
 	if (n <= 0)
 		return false;
 	check_none_due();
-	check(fb_wheel_next(&wheel) > now || !wheel.levels);
+	check(fb_wheel_next(&wheel) > now || fb_wheel_empty(&wheel));
 	return true;
 }
 
@@ -224,11 +224,10 @@ static size_t edges(uint64_t *v)
 {
 	size_t n = 0;
 
-	for (int l = 0; l < FB_WHEEL_LEVELS; l++)
+	for (int l = 0; l < DIGITS; l++)
 		for (uint64_t s = 1; s < 64; s += s < 3 ? 1 : 12)
 			for (int d = -1; d <= 1; d++)
-				v[n++] = (s * TICK << l * FB_WHEEL_BITS) +
-					 (uint64_t)d;
+				v[n++] = (s * TICK << l * 6) + (uint64_t)d;
 	v[n++] = 0;
 	v[n++] = UINT64_MAX - 1;
 	v[n++] = UINT64_MAX;
@@ -252,13 +251,13 @@ static void one_alone(uint64_t from, uint64_t when)
 	check(fb_wheel_take(&wheel, tick * TICK > from ? tick * TICK : from,
 			    &work) == &t);
 	check(fb_wheel_next(&wheel) == UINT64_MAX);
-	check(!wheel.levels && !wheel.due && !wheel.moving);
-	check(PLENTY - work <= 2 * FB_WHEEL_LEVELS + 3);
+	check(fb_wheel_empty(&wheel));
+	check(PLENTY - work <= 2 * FB_WHEEL_LEVELS + 6);
 }
 
 TEST(every_edge_of_every_level)
 {
-	static uint64_t v[FB_WHEEL_LEVELS * 63 * 3 + 3];
+	static uint64_t v[DIGITS * 63 * 3 + 3];
 	size_t n = edges(v);
 
 	for (size_t i = 0; i < n; i++)

@@ -163,6 +163,61 @@ static int row_blocked(void (*blocked)(void))
 	return 0;
 }
 
+/* ---- sleepers ---- */
+
+enum { SLEEPERS = 10000, SLEEPS_MAX = 1 << 20 };
+#define SLEEP_FOR (3000 * MS)
+
+static long asleep, sleeps;			/* atomic */
+static long long sleep_end, cpu_begin, cpu_end, late[SLEEPS_MAX];
+
+static void note_sleep(long long ns)
+{
+	long n = __atomic_fetch_add(&sleeps, 1, __ATOMIC_RELAXED);
+
+	if (n < SLEEPS_MAX)
+		late[n] = ns;
+}
+
+/*
+ * Sleeps for 1 to 200 ms, over and over; for SLEEP_FOR after the last one has
+ * begun, sleeps are counted. The clock is read once for each.
+ */
+void bench_sleeper(long i, void (*sleep_until)(long long ns))
+{
+	unsigned long seed = (unsigned long)i * 2654435761u + 1;
+	long long t, now = now_on(CLOCK_MONOTONIC), end = 0;
+
+	if (__atomic_add_fetch(&asleep, 1, __ATOMIC_RELAXED) == SLEEPERS) {
+		cpu_begin = bench_now();
+		__atomic_store_n(&sleep_end, now + SLEEP_FOR, __ATOMIC_RELEASE);
+	}
+	while (!end || now < end) {
+		seed = seed * 6364136223846793005u + 1442695040888963407u;
+		t = now + MS + (long long)((seed >> 33) % (199 * MS));
+		sleep_until(t);
+		now = now_on(CLOCK_MONOTONIC);
+		if (end && now < end)
+			note_sleep(now - t);
+		end = __atomic_load_n(&sleep_end, __ATOMIC_ACQUIRE);
+	}
+	if (!cpu_end)		/* the first */
+		cpu_end = bench_now();
+}
+
+static int row_timer(void (*sleepers)(long n))
+{
+	long n;
+
+	sleepers(SLEEPERS);
+	n = sleeps < SLEEPS_MAX ? sleeps : SLEEPS_MAX;
+	qsort(late, n, sizeof(*late), by_value);
+	printf("timer-cpu %.3f\ntimer-p50 %.3f\ntimer-p99 %.3f\n",
+	       (double)(cpu_end - cpu_begin) / sleeps, late[n / 2] / 1e3,
+	       late[n * 99 / 100] / 1e3);
+	return 0;
+}
+
 int bench_main(int argc, char **argv, const struct bench_ops *ops)
 {
 	const char *row = argc > 1 ? argv[1] : "";
@@ -191,5 +246,7 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops)
 		return row_skynet(row, ops->skynet);
 	if (!strcmp(row, "blocked") && ops->blocked)
 		return row_blocked(ops->blocked);
+	if (!strcmp(row, "timer") && ops->sleepers)
+		return row_timer(ops->sleepers);
 	return 77;
 }

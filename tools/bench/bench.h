@@ -46,6 +46,7 @@ struct bench_ops {
 	void (*mutex)(long n);		/* BENCH_LOCKERS lock and unlock, n in all */
 	void (*mutex_yield)(long n);	/* the same, each holder yields */
 	void (*blocked)(void);		/* 2 bench_spin, 100 bench_read */
+	void (*sleepers)(long n);	/* bench_sleeper in each of n fibers */
 };
 
 int bench_processors(int argc, char **argv);
@@ -53,6 +54,7 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops);
 long long bench_now(void);		/* on the clock of this row */
 void bench_read(long i);
 void bench_spin(void);
+void bench_sleeper(long i, void (*sleep_until)(long long ns));
 
 /*
  * The body of a yielding fiber: all wait until all have started; the first to

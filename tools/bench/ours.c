@@ -283,6 +283,29 @@ static void blocked(void)
 		fiber_join(f[i], NULL);
 }
 
+static void sleep_until(long long ns)
+{
+	fiber_sleep_until((uint64_t)ns);
+}
+
+static void *sleeper(void *arg)
+{
+	bench_sleeper((long)arg, sleep_until);
+	return NULL;
+}
+
+static void sleepers(long n)
+{
+	fiber_t **f = calloc(n, sizeof(*f));
+	long i;
+
+	for (i = 0; i < n; i++)
+		f[i] = start(sleeper, (void *)i);
+	for (i = 0; i < n; i++)
+		fiber_join(f[i], NULL);
+	free(f);
+}
+
 static const struct bench_ops ops = {
 	.switches = switches,
 	.switches_called = switches_called,
@@ -295,6 +318,7 @@ static const struct bench_ops ops = {
 	.mutex = run_mutex,
 	.mutex_yield = run_mutex_yield,
 	.blocked = blocked,
+	.sleepers = sleepers,
 };
 
 struct args {

@@ -27,14 +27,14 @@ read -ra wanted <<<"${PEERS:-go boost myth pthread}"
 rows=("$@")
 [ $# -gt 0 ] || rows=(switch switch-called yield yield-10 yield-1000
 	yield-100000 spawn fib1 fib2 skynet1 skynet2 chan1 chan2 buf1 buf2
-	mutex1 mutex2 mutex-yield mutex-yield2 blocked)
+	mutex1 mutex2 mutex-yield mutex-yield2 timer blocked)
 flags=(-O2 -g -D_GNU_SOURCE)
 limit=${LIMIT:-60}
 
 unit() {
 	case $1 in
 	skynet*|blocked-entered) echo ms ;;
-	blocked*) echo us ;;
+	blocked*|timer-p*) echo us ;;
 	*) echo ns ;;
 	esac
 }

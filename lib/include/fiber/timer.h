@@ -68,6 +68,33 @@ int fiber_timer_stop_wait(fiber_timer_t *t);
  */
 int fiber_timer_destroy(fiber_timer_t *t);
 
+/* ---- tickers: a timer on a channel, for fiber_select and the like ---- */
+
+typedef struct fiber_ticker fiber_ticker_t;
+
+/*
+ * fiber_ticker_create - a channel that receives at deadline, and each period (0:
+ * never again) after it
+ * Its values are uint64_t: how many ticks fell due since the value before. It keeps
+ * one; who comes late is told of all that it missed. Errors: -ENOMEM, -EINVAL,
+ * -EPERM. fiber_after: at the deadline, once.
+ */
+int fiber_ticker_create(fiber_ticker_t **out, uint64_t deadline, uint64_t period);
+int fiber_after(fiber_ticker_t **out, uint64_t deadline);
+/* Its channel: not to be closed or destroyed by itself. NULL for NULL. */
+fiber_chan_t *fiber_ticker_chan(const fiber_ticker_t *t);
+/*
+ * As fiber_timer_reset, and as fiber_timer_stop_wait: nothing is sent after. A value
+ * that the channel has already stays there.
+ */
+int fiber_ticker_reset(fiber_ticker_t *t, uint64_t deadline, uint64_t period);
+int fiber_ticker_stop(fiber_ticker_t *t);
+/*
+ * fiber_ticker_destroy - stop it, free it and its channel. NULL: nothing to do.
+ * Errors: -EBUSY (somebody waits on the channel: it is stopped; destroy it later).
+ */
+int fiber_ticker_destroy(fiber_ticker_t *t);
+
 #ifdef __cplusplus
 }
 #endif

@@ -272,6 +272,58 @@ func rowBlocked() {
 		float64(wake[readers*99/100])/float64(time.Microsecond))
 }
 
+// bench_sleeper says what is measured.
+func rowTimer() {
+	const sleepers = 10000
+	const sleepFor = 3 * second
+	const most = 1 << 20
+	var asleep, sleeps, end, cpuEnd int64
+	late := make([]int64, most)
+	var cpuBegin int64
+	var wg sync.WaitGroup
+	base := time.Now()
+	sleeper := func(i int) {
+		seed := uint64(i)*2654435761 + 1
+		at, mine := int64(time.Since(base)), int64(0)
+		if atomic.AddInt64(&asleep, 1) == sleepers {
+			cpuBegin = now()
+			atomic.StoreInt64(&end, at+sleepFor)
+		}
+		for mine == 0 || at < mine {
+			seed = seed*6364136223846793005 + 1442695040888963407
+			d := 1000000 + int64(seed>>33)%199000000
+			t := at + d
+			time.Sleep(time.Duration(d))
+			at = int64(time.Since(base))
+			if mine != 0 && at < mine {
+				n := atomic.AddInt64(&sleeps, 1) - 1
+				if n < most {
+					late[n] = at - t
+				}
+			}
+			mine = atomic.LoadInt64(&end)
+		}
+		if cpuEnd == 0 {
+			cpuEnd = now()
+		}
+		wg.Done()
+	}
+	wg.Add(sleepers)
+	for i := 0; i < sleepers; i++ {
+		go sleeper(i)
+	}
+	wg.Wait()
+	n := sleeps
+	if n > most {
+		n = most
+	}
+	late = late[:n]
+	sort.Slice(late, func(i, j int) bool { return late[i] < late[j] })
+	fmt.Printf("timer-cpu %.3f\ntimer-p50 %.3f\ntimer-p99 %.3f\n",
+		float64(cpuEnd-cpuBegin)/float64(sleeps),
+		float64(late[n/2])/1e3, float64(late[n*99/100])/1e3)
+}
+
 func main() {
 	row := ""
 	if len(os.Args) > 1 {
@@ -302,6 +354,8 @@ func main() {
 		rowSkynet(row)
 	case row == "blocked":
 		rowBlocked()
+	case row == "timer":
+		rowTimer()
 	default:
 		os.Exit(77)
 	}
