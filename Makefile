@@ -56,13 +56,14 @@ RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/raw.S
 MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
 LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c))
 # The module's are static and make raw system calls: not for sanitizers.
-TESTS := $(if $(SAN),,$(MODULE_TESTS)) $(LIB_TESTS)
+BESIDE := $(BUILD)/selftests/linux/beside $(BUILD)/selftests/fuzz/fuzz
+TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all lib samples tools tests modules modules_install install insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
-	check-model demo bench \
+	check-model check-kselftest check-fuzz demo bench \
 	deps clean help FORCE
 
 all: lib samples tools
@@ -75,6 +76,8 @@ help:
 	@echo 'make check-vm         tests in VMs'
 	@echo 'make check-cost       exact instruction counts in VMs'
 	@echo 'make check-model      the protocol in Promela, and its mutations'
+	@echo 'make check-kselftest  Linux'\''s own selftests beside a busy group'
+	@echo 'make check-fuzz       random calls, hostile writes; FIBER_FUZZ_SECONDS=30'
 	@echo 'make check-imports    kernel symbols that the module needs'
 	@echo 'make check-dkms       DKMS cycle in temporary folders'
 	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
@@ -197,6 +200,21 @@ $(BUILD)/selftests/lib/%: selftests/lib/%.c $(BUILD)/flags $(LIB)/libfiber.so
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LDFLAGS) \
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB) -lm
 
+FUZZ := $(wildcard selftests/fuzz/*.c)
+
+$(BUILD)/obj/selftests/fuzz/%.o: selftests/fuzz/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/selftests/fuzz/fuzz: $(FUZZ:%.c=$(BUILD)/obj/%.o) $(RAW_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -static -o $@ $^ $(LDFLAGS) -lpthread
+
+$(BUILD)/selftests/linux/%: selftests/linux/%.c $(BUILD)/flags $(LIB)/libfiber.so
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) \
+		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB)
+
 -include $(shell find $(BUILD)/obj $(BUILD)/selftests -name '*.d' 2>/dev/null)
 
 # --- kernel module -----------------------------------------------------------
@@ -249,7 +267,8 @@ deps:
 check:
 	@selftests/check.sh native vm cost imports dkms model
 
-check-native check-vm check-cost check-imports check-dkms check-model:
+check-native check-vm check-cost check-imports check-dkms check-model \
+check-kselftest check-fuzz:
 	@selftests/check.sh $(@:check-%=%)
 
 demo:

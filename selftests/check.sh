@@ -3,7 +3,8 @@
 #
 # Runs test suites, goes on after failures, counts cases.
 #
-#   check.sh SUITE...        native, vm, cost, imports, dkms, model
+#   check.sh SUITE...        native, vm, cost, imports, dkms, model, kselftest,
+#                            fuzz
 #
 # KERNELS picks the kernels. Logs are in build/check/. The last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
@@ -18,7 +19,10 @@ passed=0 failed=0 skipped=0
 
 has() { [[ " $suites " = *" $1 "* ]]; }
 
-needs_kernels() { has vm || has cost || has imports || has dkms; }
+needs_kernels() {
+	has vm || has cost || has imports || has dkms || has kselftest ||
+		has fuzz
+}
 
 say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 
@@ -111,6 +115,31 @@ cost_suite() {
 	tally "$log"
 }
 
+# Linux's own selftests, without the module and beside a busy group.
+kselftest_suite() {
+	local k=$1 log=$LOGS/kselftest-$1.log
+	say "kselftest $k"
+	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
+	"$HERE/linux.sh" "$k" >"$log" 2>&1 </dev/null || true
+	grep -aE '^# (without|busy|not run)|^ +(ok|not ok|FAIL|skip)' "$log" || true
+	tally "$log"
+}
+
+# The fuzzer, blind where the kernel has no KCOV.
+fuzz_suite() {
+	local k=$1 log=$LOGS/fuzz-$1.log seconds=${FIBER_FUZZ_SECONDS:-30}
+	say "fuzz $k"
+	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
+	VM_TAG=fuzz "$HERE/vm/run.sh" -v -t $((seconds * 2 + 300)) \
+		-T $((seconds * 2 + 200)) -f "$HERE/fuzz/corpus=/corpus" \
+		-e FIBER_FUZZ_CORPUS=/corpus -e "FIBER_FUZZ_SECONDS=$seconds" \
+		-e "FIBER_FUZZ_SEED=${FIBER_FUZZ_SEED:-1}" "$k" \
+		"$BUILD/selftests/fuzz/fuzz" >"$log" 2>&1 </dev/null || true
+	grep -aE '^# [0-9]+ (programs|edges)|^#   |^ +(ok|not ok|FAIL|skip)' \
+		"$log" || true
+	tally "$log"
+}
+
 # ready_kernels: those whose module was built
 ready_kernels() {
 	local k
@@ -124,6 +153,7 @@ deps() {
 	if has native; then purposes+=(native); fi
 	if needs_kernels; then purposes+=(vm); fi
 	if has model; then purposes+=(model); fi
+	if has kselftest; then purposes+=(kselftest); fi
 	if has dkms; then purposes+=(dkms); fi
 	"$TOP/tools/deps.sh" "${purposes[@]}" ||
 		broken "packages are missing (see above)"
@@ -145,15 +175,24 @@ if needs_kernels; then
 	modules &
 	background=$!
 fi
-if has native || has vm || has cost; then
+if has native || has vm || has cost || has kselftest || has fuzz; then
 	make_it "library, samples and tests" all tests
 fi
-if has native; then suite native "$HERE/native.sh"; fi
+if has native; then
+	suite native "$HERE/native.sh"
+	suite syzkaller "$HERE/fuzz/syzkaller.sh"
+fi
 if has vm; then
 	for k in "${kernels[@]}"; do vm_suite "$k"; done
 fi
 if has cost; then
 	for k in "${kernels[@]}"; do cost_suite "$k"; done
+fi
+if has kselftest; then
+	for k in "${kernels[@]}"; do kselftest_suite "$k"; done
+fi
+if has fuzz; then
+	for k in "${kernels[@]}"; do fuzz_suite "$k"; done
 fi
 if has model; then suite model "$HERE/model.sh"; fi
 if has imports || has dkms; then

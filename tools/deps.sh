@@ -3,7 +3,8 @@
 #
 # Debian packages by purpose: says which are missing, then installs those.
 #
-#   deps.sh PURPOSE...     build, native, vm, model, demo, dkms, bench
+#   deps.sh PURPOSE...     build, native, vm, model, kselftest, demo,
+#                          dkms, bench
 #
 # DEPS=no: install nothing.
 
@@ -16,11 +17,12 @@ packages() {
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
+	kselftest) echo lib32gcc-12-dev libc6-dev-i386 ;;
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, vm, model, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, vm, model, kselftest, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
 }

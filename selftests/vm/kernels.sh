@@ -6,6 +6,7 @@
 #   kernels.sh fetch NAME...        fetch into the cache (no-op when there)
 #   kernels.sh path NAME            print the cache folder of a fetched kernel
 #   kernels.sh build NAME DIR       build the external module in DIR
+#   kernels.sh source VERSION       fetch Debian's source tree, print its folder
 #   kernels.sh list                 what the cache holds
 #
 # NAME is VERSION[-FLAVOUR]: 6.1, 6.1-rt, 6.1-cloud, 6.12..., 7.3...
@@ -14,6 +15,7 @@
 #   apt/             a private apt state; the host's own is only read
 #   kernels/NAME/    vmlinux (uncompressed), release, build -> header tree
 #   trixie/          a small chroot: kbuild helpers of 7.x need its glibc
+#   source/VERSION/  version, and the tree of linux-source-VERSION
 #
 # Whatever is made there is made under a temporary name and renamed, under one
 # lock a thing: an interrupted run leaves nothing half done behind.
@@ -254,6 +256,26 @@ chroot_locked() {
 # needs_chroot NAME: do its kbuild helpers need a newer glibc than ours?
 needs_chroot() { case $(cat "$(path "$1")/release") in *+deb13*) ;; *) false ;; esac; }
 
+source_locked() {
+	local final=$CACHE/source/$1 tmp=$CACHE/source/.$1.tmp deb
+	[ ! -e "$final/version" ] || return 0
+	with_lock apt apt_ready
+	say "kernels: fetching the source of Linux $1"
+	rm -rf "$tmp"
+	download "$tmp/debs" "linux-source-$1"
+	deb=$(find "$tmp/debs" -name '*.deb')
+	dpkg-deb --fsys-tarfile "$deb" |
+		tar -xO "./usr/src/linux-source-$1.tar.xz" | tar -xJ -C "$tmp"
+	dpkg-deb -f "$deb" Version >"$tmp/version"
+	rm -rf "${tmp:?}/debs" "$final"
+	mv "$tmp" "$final"
+}
+
+source() {
+	with_lock "source-$1" source_locked "$1"
+	echo "$CACHE/source/$1/linux-source-$1"
+}
+
 fetch() {
 	local name
 	for name; do
@@ -319,6 +341,6 @@ usage() {
 command=$1
 shift
 case $command in
-fetch|path|build|list) "$command" "$@" ;;
+fetch|path|build|source|list) "$command" "$@" ;;
 *) usage ;;
 esac

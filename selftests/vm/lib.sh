@@ -8,7 +8,7 @@
 #   vm_add_module DIR FIBER_KO       the module that init inserts
 #   vm_add_fault_module DIR FIBER_KO the one with FAULT=1, and its tests
 #   vm_add_program DIR FILE [PATH]   a program with the libraries it needs
-#   vm_add_path DIR PATH             a file or folder, at its own path
+#   vm_add_path DIR PATH[=TO]        a file or folder, at its own path, or at TO
 #   vm_add_test DIR LABEL COMMAND    a line for init's list
 #   vm_environment DIR NAME=VALUE    a variable for all that runs there
 #   vm_pack DIR IMAGE                make the initramfs
@@ -116,11 +116,14 @@ vm_add_program() {
 	vm_add_libraries "$root" "$file"
 }
 
+# What lies under /tmp is hidden there by a mount: say where else it should be.
 vm_add_path() {
-	local root=$1 path
-	path=$(realpath "$2")
-	mkdir -p "$root$(dirname "$path")"
-	cp -a "$path" "$root$(dirname "$path")/"
+	local root=$1 path to
+	path=$(realpath "${2%%=*}")
+	to=$path
+	case $2 in *=*) to=${2#*=} ;; esac
+	mkdir -p "$root$(dirname "$to")"
+	cp -a "$path" "$root$to"
 }
 
 vm_add_test() {

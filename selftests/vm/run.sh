@@ -13,7 +13,7 @@
 #   -e NAME=VALUE     environment of the tests; may be repeated
 #   -p PROGRAM        a program to bring along, with the libraries it needs
 #   -tools            gdb, strace, criu as well (vm/tools.sh)
-#   -f PATH           a file or folder to bring along; may be repeated
+#   -f PATH[=TO]      a file or folder to bring along; may be repeated
 #   -t SECONDS        limit for the whole run (300)
 #   -T SECONDS        limit for one program (180)
 #   -backends LIST    run selftests/lib programs once for each ("kernel user")
