@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * hazard.c - what a program may do to the library under its feet: use up its
+ * threads, close or reuse its descriptor, use registers that few know of
+ */
+#include <grp.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "common.h"
+
+static int exit_code(pid_t pid)
+{
+	int status = -1;
+
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* ---- threads ---- */
+
+#define READERS	12
+
+static int pipes[READERS][2];
+static atomic_int got;
+
+static void *read_one(void *arg)
+{
+	int *p = arg;
+	char byte;
+
+	check_eq(1, read(p[0], &byte, 1));
+	atomic_fetch_add(&got, 1);
+	return NULL;
+}
+
+/* A plain thread, so that somebody runs when all carriers are blocked. */
+static void *feed(void *arg)
+{
+	for (int i = 0; i < READERS; i++) {
+		block_ns(20 * MS);
+		check_eq(1, write(pipes[i][1], "x", 1));
+	}
+	return NULL;
+}
+
+static void *many_readers(void *arg)
+{
+	fiber_t *f[READERS];
+
+	for (int i = 0; i < READERS; i++)
+		f[i] = spawn(read_one, pipes[i]);
+	for (int i = 0; i < READERS; i++)
+		join(f[i]);
+	return NULL;
+}
+
+/* User @uid may have so few threads that there are fewer carriers than readers. */
+static int run_short_of_threads(uid_t uid)
+{
+	pthread_t feeder;
+
+	if (setgroups(0, NULL) || setgid(uid) || setuid(uid))
+		return 90;
+	for (int i = 0; i < READERS; i++)
+		if (pipe(pipes[i]))
+			return 91;
+	if (start(2, 0))
+		return 92;
+	pthread_create(&feeder, NULL, feed, NULL);
+	cap_memory(RLIMIT_NPROC, 8);
+	join(spawn(many_readers, NULL));
+	pthread_join(feeder, NULL);
+	return atomic_load(&got) == READERS && !failures && !fiber_fini() ? 7 : 93;
+}
+
+TEST(rlimit_nproc)
+{
+	struct stat st = {};
+	pid_t pid;
+	int code;
+
+	if (getuid())
+		SKIP(return, "only root can become another user");
+	if (!stat("/dev/fiber", &st))
+		chmod("/dev/fiber", 0666);
+	pid = fork();
+	if (!pid) {
+		alarm(50);
+		_exit(run_short_of_threads(61234));
+	}
+	code = exit_code(pid);
+	if (st.st_mode)
+		chmod("/dev/fiber", st.st_mode & 07777);
+	if (code == 90)
+		SKIP(return, "cannot become another user here");
+	EXPECT_EQ(7, code);
+}
+
+/* ---- the descriptor ---- */
+
+static atomic_int closed;
+
+static void *close_low(void *arg)
+{
+	int low = *(int *)arg;
+
+	close_range(low, ~0U, 0);
+	atomic_store(&closed, 1);
+	for (int i = 0; i < 20; i++) {
+		block_ns(MS);
+		fiber_yield();
+	}
+	return NULL;
+}
+
+static void *count_a_while(void *arg)
+{
+	for (int i = 0; i < 20; i++) {
+		block_ns(MS);
+		fiber_yield();
+	}
+	return NULL;
+}
+
+static int run_and_close(int from, int to)
+{
+	fiber_t *f;
+
+	if (start(1, 0))
+		return 92;
+	f = spawn(count_a_while, NULL);
+	if (to < 0)
+		join(spawn(close_low, &from));
+	else
+		for (int fd = from; fd <= to; fd++)
+			close(fd);
+	join(spawn(count_a_while, NULL));
+	join(f);
+	return !failures && !fiber_fini() ? 7 : 93;
+}
+
+/* A daemon that closes what it did not open, up to the usual limit. */
+TEST(program_closes_low_descriptors)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		alarm(50);
+		_exit(run_and_close(3, 255));
+	}
+	EXPECT_EQ(7, exit_code(pid));
+}
+
+/* All of them: with the module it is over, in one clear line, at once. */
+TEST(program_closes_all_descriptors)
+{
+	int said[2];
+	char text[512] = "";
+	bool kernel;
+	pid_t pid;
+	int code;
+
+	ASSERT_EQ(0, start(1, 0));
+	kernel = on_kernel();
+	ASSERT_EQ(0, fiber_fini());
+	ASSERT_EQ(0, pipe(said));
+	pid = fork();
+	if (!pid) {
+		dup2(said[1], 2);
+		alarm(50);
+		_exit(run_and_close(3, -1));
+	}
+	close(said[1]);
+	code = exit_code(pid);
+	(void)!read(said[0], text, sizeof(text) - 1);
+	EXPECT_EQ(kernel ? 1000 + SIGABRT : 7, code);
+	if (kernel)
+		EXPECT_NE(NULL, strstr(text, "closed or replaced"))
+			TH_LOG("it said: %s", text);
+}
+
+/* ---- wide registers ---- */
+
+static bool cpu_flag(const char *name)
+{
+	char key[32], line[8192];
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	bool found = false;
+
+	snprintf(key, sizeof(key), " %s", name);
+	while (f && !found && fgets(line, sizeof(line), f)) {
+		char *at = strncmp(line, "flags", 5) ? NULL : strstr(line, key);
+		char after = at ? at[strlen(key)] : 0;
+
+		found = after == ' ' || after == '\n';
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static atomic_int stop;
+
+/* No libc inside: preemptible all the time. */
+static __attribute__((noinline)) bool avx512_kept(uint64_t seed, uint64_t turns)
+{
+	uint64_t k1, z31, z0, out[8] __attribute__((aligned(64)));
+
+	__asm__ volatile(
+		"kmovq	%%rax, %%k1\n\t"
+		"vpbroadcastq %%rax, %%zmm31\n\t"
+		"vpbroadcastq %%rax, %%zmm0\n"
+		"1:	sub	$1, %[turns]\n\t"
+		"jnz	1b\n\t"
+		"kmovq	%%k1, %%rdx\n\t"
+		"vmovdqa64 %%zmm31, (%%rcx)\n\t"
+		"mov	56(%%rcx), %%r8\n\t"
+		"vmovdqa64 %%zmm0, (%%rcx)\n\t"
+		"mov	56(%%rcx), %%r9\n\t"
+		"vzeroupper\n\t"
+		"mov	%%rdx, %[k1]\n\t"
+		"mov	%%r8, %[z31]\n\t"
+		"mov	%%r9, %[z0]\n\t"
+		: [k1] "=&r"(k1), [z31] "=&r"(z31), [z0] "=&r"(z0),
+		  [turns] "+r"(turns)
+		: "a"(seed), "c"(out)
+		: "rdx", "r8", "r9", "xmm0", "memory", "cc");
+	return k1 == seed && z31 == seed && z0 == seed;
+}
+
+static void *check_avx512(void *arg)
+{
+	uint64_t seed = (uintptr_t)arg;
+
+	while (!atomic_load(&stop)) {
+		seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+		check(avx512_kept(seed, 200000));
+	}
+	return NULL;
+}
+
+struct tile_config {
+	uint8_t palette, start_row, reserved[14];
+	uint16_t colsb[16];
+	uint8_t rows[16];
+} __attribute__((aligned(64)));
+
+static __attribute__((noinline)) void tile_kept(const void *in, void *out,
+						uint64_t turns)
+{
+	__asm__ volatile(
+		"tileloadd (%%rcx,%%rax,1), %%tmm0\n"
+		"1:	sub	$1, %[turns]\n\t"
+		"jnz	1b\n\t"
+		"mov	%[out], %%rcx\n\t"
+		"tilestored %%tmm0, (%%rcx,%%rax,1)\n\t"
+		: [turns] "+r"(turns), "+c"(in)
+		: "a"(64L), [out] "r"(out) : "memory", "cc");
+}
+
+static void *check_amx(void *arg)
+{
+	struct tile_config config = { .palette = 1, .colsb = { 64 }, .rows = { 16 } };
+	uint8_t in[1024] __attribute__((aligned(64)));
+	uint8_t out[1024] __attribute__((aligned(64)));
+	uint8_t fill = (uintptr_t)arg;
+
+	__asm__ volatile("ldtilecfg %0" : : "m"(config));
+	while (!atomic_load(&stop)) {
+		memset(in, fill, sizeof(in));
+		memset(out, 0, sizeof(out));
+		tile_kept(in, out, 200000);
+		check_eq(0, memcmp(in, out, sizeof(in)));
+		fill += 3;
+	}
+	__asm__ volatile("tilerelease");
+	return NULL;
+}
+
+/* Two fibers of one processor, a preemption a millisecond. */
+static void *two_of(void *fn)
+{
+	uint64_t before = stats().preemptions, t = now_ns();
+	fiber_t *a = spawn((void *(*)(void *))(uintptr_t)fn, (void *)1);
+	fiber_t *b = spawn((void *(*)(void *))(uintptr_t)fn, (void *)2);
+
+	while (stats().preemptions < before + 40 && now_ns() - t < 20 * SEC)
+		fiber_sleep(10 * MS);
+	atomic_store(&stop, 1);
+	join(a);
+	join(b);
+	check(stats().preemptions >= before + 20);
+	return NULL;
+}
+
+TEST(avx512_state)
+{
+	if (!cpu_flag("avx512bw"))
+		SKIP(return, "no AVX-512: the CPU lacks it");
+	ASSERT_EQ(0, with_runtime(1, 1 * MS, two_of,
+				  (void *)(uintptr_t)check_avx512));
+	EXPECT_EQ(0, failures);
+}
+
+#define REQ_XCOMP	0x1023		/* ARCH_REQ_XCOMP_PERM */
+#define TILEDATA	18
+
+TEST(amx_state)
+{
+	if (!cpu_flag("amx_tile"))
+		SKIP(return, "no AMX: the CPU lacks it");
+	if (syscall(SYS_arch_prctl, REQ_XCOMP, TILEDATA))
+		SKIP(return, "no permission for AMX: %s", strerror(errno));
+	ASSERT_EQ(0, with_runtime(1, 1 * MS, two_of,
+				  (void *)(uintptr_t)check_amx));
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- shadow stacks ---- */
+
+#define SHSTK_ENABLE	0x5001		/* ARCH_SHSTK_ENABLE */
+#define SHSTK_SHSTK	1
+
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
+/*
+ * Nothing that was called before may return after this. The kernel backend goes
+ * back by ret; so it is not taken, and start() says so or takes the other.
+ */
+static __attribute__((noinline)) void with_shadow_stack(void)
+{
+	long r;
+
+	__asm__ volatile("syscall" : "=a"(r)
+			 : "a"(SYS_arch_prctl), "D"(SHSTK_ENABLE), "S"(SHSTK_SHSTK)
+			 : "rcx", "r11", "memory");
+	if (r)
+		_exit(5);
+	unsetenv("FIBER_BACKEND");
+	if (start(1, 0))
+		_exit(8);
+	if (on_kernel())
+		_exit(9);
+	join(spawn(nothing, NULL));
+	_exit(7);
+}
+
+TEST(user_shadow_stack)
+{
+	pid_t pid;
+	int code;
+
+	if (!cpu_flag("user_shstk"))
+		SKIP(return, "no user shadow stacks: the CPU or the kernel lacks them");
+	pid = fork();
+	if (!pid)
+		with_shadow_stack();
+	code = exit_code(pid);
+	if (code == 5)
+		SKIP(return, "the kernel enables no shadow stack for this program");
+	EXPECT_TRUE(code == 7 || code == 8) TH_LOG("status %d", code);
+}
+
+TEST_HARNESS_MAIN
