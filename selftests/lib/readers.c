@@ -120,7 +120,7 @@ static void write_all(int round, uint64_t gap_ns)
 }
 
 struct result {
-	uint64_t entered, burst_p50, burst_p99, p50, p99;
+	uint64_t entered, quanta, burst_p50, burst_p99, p50, p99;
 };
 
 static struct result *threads_needed;	/* shared: each test is a process */
@@ -159,10 +159,10 @@ static void print(const struct kind *k, const struct result *r)
 
 	if (!k->threads)
 		st = stats();
-	figure("readers: %s entered_ms=%.1f wake_p50_us=%lu wake_p99_us=%lu "
+	figure("readers: %s entered_ms=%.1f quanta=%lu wake_p50_us=%lu wake_p99_us=%lu "
 	       "burst_p50_us=%lu burst_p99_us=%lu handoffs=%lu "
 	       "preemptions=%lu carriers=%u\n", k->name,
-	       (double)r->entered / 1e6, r->p50 / US, r->p99 / US,
+	       (double)r->entered / 1e6, r->quanta, r->p50 / US, r->p99 / US,
 	       r->burst_p50 / US, r->burst_p99 / US, st.handoffs,
 	       st.preemptions, st.carriers);
 }
@@ -179,6 +179,7 @@ static struct result measure(const struct kind *k)
 		check_eq(0, fiber_spawn(&first, begin_all, (void *)k));
 	check(wait_for(&entered_count, READERS));
 	r.entered = atomic_load(&last_entered) - t;
+	r.quanta = k->threads ? 0 : stats().preemptions;
 	block_ns(100 * MS);
 	for (int round = 0; round < ROUNDS && !failures; round++)
 		write_all(round, round ? 1 * MS : 0);
@@ -212,8 +213,10 @@ static void run_fibers(struct __test_metadata *_metadata, const struct kind *k)
 	EXPECT_EQ(0, failures);
 	if (!kernel)
 		return;
-	EXPECT_GE(larger(50 * MS * allowance(), 3 * threads_needed->entered),
-		  r.entered);
+	/* Where the host has other work, the hogs' quanta are the clock. */
+	if (r.quanta > READERS / 2)
+		EXPECT_GE(larger(50 * MS * allowance(),
+				 3 * threads_needed->entered), r.entered);
 	EXPECT_GE(larger(20 * MS * (in_vm() ? 2 : 1), 3 * threads_needed->p99),
 		  r.p50);
 }

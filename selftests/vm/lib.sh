@@ -22,7 +22,7 @@ VM_TOP=$(cd "$VM_HERE/../.." && pwd)
 VM_BUILD=${VM_BUILD:-$VM_TOP/build}
 VM_CACHE=${FIBER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/fiber}
 
-: "${VM_START:=90}" # seconds until the module is in
+: "${VM_START:=90}" # CPU seconds of the guest until the module is in
 : "${VM_SMP:=2}" "${VM_MEMORY:=512M}" "${VM_APPEND:=}" "${VM_TIMEOUT:=300}"
 : "${VM_MODE:=multi}"
 [ -n "${VM_ARGS+set}" ] || VM_ARGS=()
@@ -212,6 +212,26 @@ vm_accel() {
 
 vm_input() { [ -t 0 ] && tty || echo /dev/null; }
 
+# vm_cpu PID: CPU seconds that it and its child (timeout, qemu) have used
+vm_cpu() {
+	local pid hz sum=0 fields
+	hz=$(getconf CLK_TCK)
+	for pid in "$1" $(cat "/proc/$1/task/$1/children" 2>/dev/null); do
+		fields=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null) || continue
+		# shellcheck disable=SC2086 # words on purpose
+		set -- $fields
+		sum=$((sum + ${12:-0} + ${13:-0}))
+	done
+	echo $((sum / hz))
+}
+
+# vm_late PID SECONDS: has it had the time to start? On a busy host a guest that
+# is well has used little by then; one that hangs asleep uses none.
+vm_late() {
+	(($2 > VM_START)) &&
+		{ (($(vm_cpu "$1") > VM_START)) || (($2 > 5 * VM_START)); }
+}
+
 # vm_watch PID TAP: a guest that has not come past insmod in time never will.
 # And if this machine itself stood still (a paused host: the clock jumps), the
 # guest's watchdogs will blame the guest; TAP.frozen says for how many seconds.
@@ -222,10 +242,10 @@ vm_watch() {
 		((SECONDS - before < 8)) ||
 			echo $((SECONDS - before)) >>"$tap.frozen"
 		before=$SECONDS
-		((SECONDS - begin > VM_START)) || continue
+		vm_late "$guest" $((SECONDS - begin)) || continue
 		! grep -qE '^# (INSERTED|RUN|END)' "$tap" || continue
 		[ "$console" != mon:stdio ] || continue
-		echo "     no sign of life after $VM_START s"
+		echo "     no sign of life after $((SECONDS - begin)) s"
 		kill "$guest" 2>/dev/null || true
 		return
 	done
