@@ -52,7 +52,8 @@ SAMPLES := $(patsubst samples/%,$(BUILD)/samples/%,$(SAMPLE_DIRS))
 
 BENCH := $(if $(wildcard tools/bench/*.c),$(BUILD)/tools/bench)
 
-RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/raw.S
+RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/tracer.c \
+       selftests/module/raw.S
 MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
 LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c))
 # The module's are static and make raw system calls: not for sanitizers.
@@ -63,7 +64,8 @@ TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
 .SECONDARY:
 .PHONY: all lib samples tools tests modules modules_install install insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
-	check-model check-kselftest check-fuzz demo bench \
+	check-model check-docs check-stress check-flavours check-matrix \
+	check-kselftest check-fuzz demo bench \
 	deps clean help FORCE
 
 all: lib samples tools
@@ -76,6 +78,10 @@ help:
 	@echo 'make check-vm         tests in VMs'
 	@echo 'make check-cost       exact instruction counts in VMs'
 	@echo 'make check-model      the protocol in Promela, and its mutations'
+	@echo 'make check-stress     everything at once: SECONDS=180 KERNEL=K'
+	@echo 'make check-flavours   module tests on -rt and -cloud kernels'
+	@echo 'make check-matrix     all kernels and preempt modes (KERNELS, PREEMPT)'
+	@echo 'make check-docs       tests that Documentation names, barrier pairs'
 	@echo 'make check-kselftest  Linux'\''s own selftests beside a busy group'
 	@echo 'make check-fuzz       random calls, hostile writes; FIBER_FUZZ_SECONDS=30'
 	@echo 'make check-imports    kernel symbols that the module needs'
@@ -265,11 +271,24 @@ deps:
 	@tools/deps.sh build vm dkms
 
 check:
-	@selftests/check.sh native vm cost imports dkms model
+	@selftests/check.sh native vm cost flavours stress imports dkms docs model
 
-check-native check-vm check-cost check-imports check-dkms check-model \
-check-kselftest check-fuzz:
+check-native check-vm check-cost check-imports check-dkms check-docs \
+check-flavours check-kselftest check-fuzz:
 	@selftests/check.sh $(@:check-%=%)
+
+check-model:
+	@LONG=$(LONG) selftests/check.sh model
+
+# KERNEL=K and SECONDS=N; all kernels, 3 minutes each
+check-stress:
+	@KERNELS="$(or $(KERNEL),$(KERNELS))" FIBER_STRESS_SECONDS=$(SECONDS) \
+		selftests/check.sh stress
+
+# KERNELS, PREEMPT, TESTS, TIME: see selftests/matrix.sh
+check-matrix: KERNELS := $(if $(filter-out file default,$(origin KERNELS)),$(KERNELS))
+check-matrix:
+	@selftests/check.sh matrix
 
 demo:
 	@tools/deps.sh build demo $(if $(filter user,$(BACKEND)),,vm)

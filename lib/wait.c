@@ -41,6 +41,7 @@ void fb_wait_init(void)
 /* Before a plain thread's first lock. */
 static void solo_end(void)
 {
+	/* Pairs with the exchange of solo above: one sees the other's word. */
 	if (!FB_READ(plain_seen))
 		__atomic_exchange_n(&plain_seen, 1, __ATOMIC_SEQ_CST);
 	if (!__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST) &&
@@ -173,6 +174,7 @@ static unsigned int wait_thread(struct fb_wait *k)
 {
 	struct fb_waiter *w = k->w;
 
+	/* Pairs with fb_claim_word. */
 	FB_RELEASE(w->word, k->claim);
 	if (k->unlock)
 		k->unlock(NULL, k->object);
@@ -217,6 +219,7 @@ static void wake_thread(struct fb_waiter *w)
 {
 	uint32_t *word = &w->woken;
 
+	/* Pairs with the acquire in fb_os_sleep. */
 	FB_RELEASE(*word, 1);
 	/* *w may be gone: a wake of nobody's word does no harm. */
 	fb_os_wake(word, 1);

@@ -3,10 +3,10 @@
 #
 # Runs test suites, goes on after failures, counts cases.
 #
-#   check.sh SUITE...        native, vm, cost, imports, dkms, model, kselftest,
-#                            fuzz
+#   check.sh SUITE...        native, vm, cost, imports, dkms, model, docs,
+#                            stress, flavours, matrix, kselftest, fuzz
 #
-# KERNELS picks the kernels. Logs are in build/check/. The last line is
+# KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
 
 set -euo pipefail
@@ -21,7 +21,7 @@ has() { [[ " $suites " = *" $1 "* ]]; }
 
 needs_kernels() {
 	has vm || has cost || has imports || has dkms || has kselftest ||
-		has fuzz
+		has fuzz || has stress
 }
 
 say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
@@ -140,6 +140,59 @@ fuzz_suite() {
 	tally "$log"
 }
 
+stress_one() {
+	local s=$2
+	VM_TAG=stress "$HERE/vm/run.sh" -v -smp 4 -t $((3 * s + 600)) \
+		-T $((3 * s + 500)) -e "FIBER_STRESS_SECONDS=$s" "$1" \
+		"$BUILD/selftests/module/stress" \
+		>"$LOGS/stress-$1.log" 2>&1 </dev/null || true
+}
+
+# still PID...: how many of them run
+still() {
+	local pid n=0
+	for pid; do ! kill -0 "$pid" 2>/dev/null || n=$((n + 1)); done
+	echo $n
+}
+
+# The mixed stress of the module on 4 emulated CPUs, two kernels at a time.
+stress_suite() {
+	local k s=${FIBER_STRESS_SECONDS:-180} log
+	local -A pid=()
+	say "stress $*, $s s each, two at a time"
+	for k; do
+		module_ready "$k" || { broken "no module for kernel $k"; continue; }
+		while (($(still "${pid[@]}") >= 2)); do sleep 1; done
+		stress_one "$k" "$s" &
+		pid[$k]=$!
+	done
+	for k in "${!pid[@]}"; do
+		wait "${pid[$k]}" || true
+		log=$LOGS/stress-$k.log
+		grep -aE '^# .*(groups:|seed)|^not ok|^ +(ok|FAIL|skip)' "$log" || true
+		tally "$log"
+	done
+}
+
+# What -rt and -cloud kernels get in every check; the rest is check-matrix's.
+flavours_suite() {
+	local log=$LOGS/flavours.log list=(6.1-rt 6.12-rt 7.3-rt 7.3-cloud)
+	say "flavours ${list[*]}"
+	KERNELS=${list[*]} PREEMPT=default TESTS="abi block handoff preempt" \
+		"$HERE/matrix.sh" >"$log" 2>&1 </dev/null || true
+	grep -v '^# TALLY' "$log" || true
+	echo "not run here: 6.1-cloud, 6.12-cloud, other programs, preempt=" \
+		"modes: make check-matrix"
+	tally "$log"
+}
+
+matrix_suite() {
+	local log=$LOGS/matrix.log
+	say matrix
+	"$HERE/matrix.sh" 2>&1 </dev/null | tee "$log" || true
+	tally "$log"
+}
+
 # ready_kernels: those whose module was built
 ready_kernels() {
 	local k
@@ -151,7 +204,7 @@ ready_kernels() {
 deps() {
 	local purposes=(build)
 	if has native; then purposes+=(native); fi
-	if needs_kernels; then purposes+=(vm); fi
+	if needs_kernels || has flavours || has matrix; then purposes+=(vm); fi
 	if has model; then purposes+=(model); fi
 	if has kselftest; then purposes+=(kselftest); fi
 	if has dkms; then purposes+=(dkms); fi
@@ -175,7 +228,9 @@ if needs_kernels; then
 	modules &
 	background=$!
 fi
-if has native || has vm || has cost || has kselftest || has fuzz; then
+if has native || has vm || has cost || has stress || has flavours ||
+   has matrix || has kselftest || has fuzz
+then
 	make_it "library, samples and tests" all tests
 fi
 if has native; then
@@ -194,6 +249,10 @@ fi
 if has fuzz; then
 	for k in "${kernels[@]}"; do fuzz_suite "$k"; done
 fi
+if has flavours; then flavours_suite; fi
+if has stress; then stress_suite "${kernels[@]}"; fi
+if has matrix; then matrix_suite; fi
+if has docs; then suite docs "$HERE/docs.sh"; fi
 if has model; then suite model "$HERE/model.sh"; fi
 if has imports || has dkms; then
 	mapfile -t ready < <(ready_kernels)

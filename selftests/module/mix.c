@@ -7,9 +7,13 @@
  * workers block; a keeper makes them as the module asks. A bomber sends signals, a
  * sampler adds up fdinfo. All of it goes on while raw_exclude() looks.
  */
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -21,11 +25,15 @@
 #define MAX_WORKERS	64
 
 unsigned int mix_stop;
+extern char **environ;
 
 static const struct mix_options *opt;
-static unsigned int alive, spares, sampling;
+static unsigned int alive, spares, sampling, serving;
 static uint64_t steps, signals, threads, samples, bad_sums, lazy, seed;
+static uint64_t faults, execs;
 static pid_t tids[MAX_WORKERS];
+static int uffd = -1;
+static char *served;			/* a page for each worker */
 static int tokens[2];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -172,8 +180,38 @@ static void step_fork(struct worker *w)
 		;
 }
 
+static void step_exec(struct worker *w)
+{
+	char *argv[] = { "mix", MIX_NOTHING, NULL };
+	int status;
+	pid_t pid;
+
+	if (!opt->execs || pick(&w->random, 40) ||
+	    posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ))
+		return;
+	raw_exclude();
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	ADD(execs, 1);
+}
+
+/* Blocks in a page fault until the server thread copies the page. */
+static void step_served_fault(struct worker *w)
+{
+	volatile char *page = served + w->place * RAW_PAGE;
+
+	if (uffd < 0)
+		return;
+	madvise((char *)page, RAW_PAGE, MADV_DONTNEED);
+	if (page[17] != 'p') {
+		ADD(raw_violations, 1);
+		return;
+	}
+	ADD(faults, 1);
+}
+
 static void (* const step[])(struct worker *) = {
-	step_token, step_mutex, step_sleep, step_faults, step_spin, step_turn,
+	step_exec, step_served_fault, step_token, step_mutex, step_sleep, step_faults, step_spin, step_turn,
 	step_idle, step_poll, step_yield, step_no_preempt, step_wake, step_hint,
 	step_fork, step_token, step_turn, step_spin,
 };
@@ -304,6 +342,47 @@ static void *sampler(void *arg)
 	return NULL;
 }
 
+/* --- page faults that last -------------------------------------------------- */
+
+static bool open_faults(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	served = mmap(NULL, MAX_WORKERS * RAW_PAGE, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	reg.range.start = (uintptr_t)served;
+	reg.range.len = MAX_WORKERS * RAW_PAGE;
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) ||
+	    ioctl(fd, UFFDIO_REGISTER, &reg))
+		return false;
+	uffd = fd;
+	return true;
+}
+
+/* Serves until nobody is left who could fault. */
+static void *serves_faults(void *arg)
+{
+	static char page[RAW_PAGE] __attribute__((aligned(RAW_PAGE)));
+	struct pollfd p = { .fd = uffd, .events = POLLIN };
+	struct uffdio_copy copy = { .src = (uintptr_t)page, .len = RAW_PAGE };
+	uint64_t random = 815;
+	struct uffd_msg msg;
+
+	memset(page, 'p', sizeof(page));
+	while (LOAD(serving)) {
+		if (poll(&p, 1, 10) != 1 ||
+		    read(uffd, &msg, sizeof(msg)) != sizeof(msg))
+			continue;
+		if (pick(&random, 2))
+			raw_sleep(pick(&random, 2000));
+		copy.dst = msg.arg.pagefault.address & -RAW_PAGE;
+		ioctl(uffd, UFFDIO_COPY, &copy);
+	}
+	return NULL;
+}
+
 /* In fiber the handler owns a processor like any fiber code. */
 static void on_signal(int signal)
 {
@@ -340,7 +419,7 @@ static void go_on(uint64_t end)
 int mix_run(const struct mix_options *o, struct mix_result *r)
 {
 	uint64_t end = o->seconds ? raw_now() + o->seconds * 1000000000ULL : 0;
-	pthread_t keep, bomb = 0, sample;
+	pthread_t keep, bomb = 0, sample, serve = 0;
 	unsigned int i;
 	int err;
 
@@ -354,6 +433,9 @@ int mix_run(const struct mix_options *o, struct mix_result *r)
 	sample = raw_thread(sampler, NULL);
 	for (i = 0; i < o->workers; i++)
 		tids[i] = -1;
+	serving = o->faults && open_faults();
+	if (serving)
+		serve = raw_thread(serves_faults, NULL);
 	if (o->signals)
 		bomb = raw_thread(bomber, NULL);
 	go_on(end);
@@ -362,12 +444,18 @@ int mix_run(const struct mix_options *o, struct mix_result *r)
 		pthread_join(bomb, NULL);
 	STORE(sampling, 0);
 	pthread_join(sample, NULL);
+	if (LOAD(serving)) {
+		STORE(serving, 0);
+		pthread_join(serve, NULL);
+	}
 	err = raw_stats(&r->stats);
 	close(raw_fd);			/* ends the spares and the keeper */
 	pthread_join(keep, NULL);
 	r->steps = steps;
 	r->signals = signals;
 	r->threads = threads;
+	r->faults = faults;
+	r->execs = execs;
 	r->samples = samples;
 	r->bad_sums = bad_sums;
 	r->lazy = lazy;

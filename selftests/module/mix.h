@@ -11,10 +11,14 @@ struct mix_options {
 	unsigned int seconds;		/* 0: until mix_stop is set */
 	unsigned int workers;
 	bool signals, forks;
+	bool execs;			/* of this program, with MIX_NOTHING */
+	bool faults;			/* that a thread of ours serves, later */
 };
 
+#define MIX_NOTHING	"nothing"	/* as argument: main ends at once */
+
 struct mix_result {
-	uint64_t steps, signals, threads;
+	uint64_t steps, signals, threads, faults, execs;
 	uint64_t samples, bad_sums;	/* of owned + idle + flight */
 	uint64_t lazy;			/* idle ones while carriers waited */
 	unsigned int spares;

@@ -3,7 +3,6 @@
  * stop.c - SIGSTOP, ptrace and the freezer look at carriers; nobody gets a
  * second owner by it, and no call comes back wrong
  */
-#include <dirent.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +12,7 @@
 
 #include "harness.h"
 #include "mix.h"
+#include "tracer.h"
 
 #define FREEZER	"/sys/fs/cgroup/fiber-test"
 
@@ -189,104 +189,13 @@ TEST(stop_keeps_processor)
 
 /* --- ptrace -------------------------------------------------------------------- */
 
-static pid_t some_thread(pid_t pid, unsigned int nth)
-{
-	char path[64];
-	struct dirent *e;
-	pid_t tids[128], tid;
-	unsigned int n = 0;
-	DIR *d;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	d = opendir(path);
-	while (d && (e = readdir(d)) && n < 128)
-		if ((tid = atoi(e->d_name)) > 0)
-			tids[n++] = tid;
-	if (d)
-		closedir(d);
-	return n ? tids[nth % n] : -1;
-}
-
-#define GONE	(-1)
-#define NOT_YET	(-2)
-
-static double patience = 0.05;	/* seconds; a thread may sleep for long */
-
-/* The signal of the next stop of tid, or why there is none. */
-static int next_stop(pid_t tid)
-{
-	int status, r = 0;
-
-	if (!RAW_UNTIL_FOR(patience, (r = waitpid(tid, &status, __WALL | WNOHANG))))
-		return NOT_YET;
-	return r == tid && WIFSTOPPED(status) ? WSTOPSIG(status) : GONE;
-}
-
-/* Stop it wherever it is. */
-static int stop_now(pid_t tid)
-{
-	int signal;
-
-	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
-		return GONE;
-	do
-		signal = next_stop(tid);
-	while (signal == NOT_YET);
-	return signal;
-}
-
-/*
- * Interrupted while it was stepped: the SIGTRAP of the step may be queued behind
- * the stop that was reported, and would kill the thread once detached.
- */
-static void collect_trap(pid_t tid)
-{
-	struct __ptrace_peeksiginfo_args args = { .nr = 1 };
-	siginfo_t info = {};
-
-	if (ptrace(PTRACE_PEEKSIGINFO, tid, &args, &info) != 1 ||
-	    info.si_signo != SIGTRAP)
-		return;
-	ptrace(PTRACE_CONT, tid, 0, 0);
-	while (next_stop(tid) == NOT_YET)
-		;
-}
-
-/*
- * Attach, go on @n times in the given way, detach. A thread that sleeps for
- * long is left alone. Returns stops seen.
- */
-static unsigned int trace(pid_t tid, int request, unsigned int n)
-{
-	unsigned int seen = 0;
-	int signal;
-
-	if (ptrace(PTRACE_SEIZE, tid, 0, 0))
-		return 0;
-	signal = stop_now(tid);
-	while (signal >= 0 && seen < n) {
-		if (ptrace(request, tid, 0, signal == SIGTRAP ? 0 : signal))
-			return seen;
-		signal = next_stop(tid);
-		seen += signal >= 0;
-	}
-	if (signal == NOT_YET) {
-		signal = stop_now(tid);
-		if (signal >= 0)
-			collect_trap(tid);
-	}
-	if (signal >= 0)
-		ptrace(PTRACE_DETACH, tid, 0, 0);
-	return seen;
-}
-
 static unsigned int trace_crowd(pid_t pid, int request, unsigned int n)
 {
 	uint64_t end = raw_now() + 2500000000ULL;
 	unsigned int seen = 0, i = 0;
 
 	while (raw_now() < end)
-		seen += trace(some_thread(pid, i++), request, n);
+		seen += tracer_go(tracer_thread(pid, i++), request, n);
 	return seen;
 }
 
@@ -330,10 +239,10 @@ TEST(ptrace_attach_detach)
 	raw_sleep(300000);
 	end = raw_now() + 2500000000ULL;
 	for (i = 0; raw_now() < end; i++) {
-		tid = some_thread(pid, i);
+		tid = tracer_thread(pid, i);
 		if (ptrace(PTRACE_ATTACH, tid, 0, 0))
 			continue;
-		while ((signal = next_stop(tid)) == NOT_YET)
+		while ((signal = tracer_next(tid)) == TRACER_NOT_YET)
 			;
 		if (signal < 0)
 			continue;
@@ -355,8 +264,8 @@ TEST(ptrace_steps_through_block)
 	NEED_MODULE();
 	pid = start(timed_calls);
 	raw_sleep(300000);
-	patience = RAW_PATIENCE;
-	n = trace(pid, PTRACE_SINGLESTEP, 300);
+	tracer_patience = RAW_PATIENCE;
+	n = tracer_go(pid, PTRACE_SINGLESTEP, 300);
 	EXPECT_EQ(7, exit_code(pid));
 	TH_LOG("%u steps", n);
 	EXPECT_EQ(300, n);
@@ -372,7 +281,7 @@ TEST(ptrace_keeps_processor)
 	raw_sleep(500000);
 	end = raw_now() + 500000000;
 	while (raw_now() < end)
-		trace(pid, PTRACE_SINGLESTEP, 5);
+		tracer_go(pid, PTRACE_SINGLESTEP, 5);
 	EXPECT_EQ(7, exit_code(pid));
 }
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * tracer.c - see tracer.h
+ */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include "raw.h"
+#include "tracer.h"
+
+pid_t tracer_thread(pid_t pid, unsigned int nth)
+{
+	char path[64];
+	struct dirent *e;
+	pid_t tids[128], tid;
+	unsigned int n = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	d = opendir(path);
+	while (d && (e = readdir(d)) && n < 128)
+		if ((tid = atoi(e->d_name)) > 0)
+			tids[n++] = tid;
+	if (d)
+		closedir(d);
+	return n ? tids[nth % n] : -1;
+}
+
+double tracer_patience = 0.05;
+
+int tracer_next(pid_t tid)
+{
+	int status, r = 0;
+
+	if (!RAW_UNTIL_FOR(tracer_patience, (r = waitpid(tid, &status, __WALL | WNOHANG))))
+		return TRACER_NOT_YET;
+	return r == tid && WIFSTOPPED(status) ? WSTOPSIG(status) : TRACER_GONE;
+}
+
+/* Stop it wherever it is. */
+static int stop_now(pid_t tid)
+{
+	int signal;
+
+	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
+		return TRACER_GONE;
+	do
+		signal = tracer_next(tid);
+	while (signal == TRACER_NOT_YET);
+	return signal;
+}
+
+/*
+ * Interrupted while it was stepped: the SIGTRAP of the step may be queued behind
+ * the stop that was reported, and would kill the thread once detached.
+ */
+static void collect_trap(pid_t tid)
+{
+	struct __ptrace_peeksiginfo_args args = { .nr = 1 };
+	siginfo_t info = {};
+
+	if (ptrace(PTRACE_PEEKSIGINFO, tid, &args, &info) != 1 ||
+	    info.si_signo != SIGTRAP)
+		return;
+	ptrace(PTRACE_CONT, tid, 0, 0);
+	while (tracer_next(tid) == TRACER_NOT_YET)
+		;
+}
+
+unsigned int tracer_go(pid_t tid, int request, unsigned int n)
+{
+	unsigned int seen = 0;
+	int signal;
+
+	if (ptrace(PTRACE_SEIZE, tid, 0, 0))
+		return 0;
+	signal = stop_now(tid);
+	while (signal >= 0 && seen < n) {
+		if (ptrace(request, tid, 0, signal == SIGTRAP ? 0 : signal))
+			return seen;
+		signal = tracer_next(tid);
+		seen += signal >= 0;
+	}
+	if (signal == TRACER_NOT_YET) {
+		signal = stop_now(tid);
+		if (signal >= 0)
+			collect_trap(tid);
+	}
+	if (signal >= 0)
+		ptrace(PTRACE_DETACH, tid, 0, 0);
+	return seen;
+}
