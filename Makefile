@@ -271,7 +271,7 @@ deps:
 	@tools/deps.sh build vm dkms
 
 check:
-	@selftests/check.sh native vm cost flavours stress imports dkms docs model
+	@selftests/check.sh native vm cost imports dkms docs model
 
 check-native check-vm check-cost check-imports check-dkms check-docs \
 check-flavours check-kselftest check-fuzz:
