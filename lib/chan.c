@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "chan.h"
+#include "pick.h"
 
 /* ---- values ---- */
 
@@ -141,9 +142,36 @@ wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
 	return fb_wait_error(state);
 }
 
+/*
+ * The common wait: of a fiber that no deadline or cancellation can end, so that
+ * the lock alone decides. Inline, see pick.h.
+ */
+static inline __attribute__((always_inline)) int
+wait_sole(struct fb_carrier *c, struct fb_processor *p, struct fiber_chan *ch,
+	  struct fb_waitq *q, void *value, unsigned int why)
+{
+	struct fb_node n;
+
+	n.w = &c->cur->w;
+	n.claim = 0;
+	n.value = value;
+	fb_waitq_push(q, &n);
+	fb_park_sole(c, p, &ch->lock, why);
+	return n.result;
+}
+
+/* Nothing to look at first: a fiber that is not cancellable, a channel. */
+static inline __attribute__((always_inline)) bool
+plain_case(const struct fb_carrier *c, const struct fiber_chan *ch)
+{
+	return fb_likely(c && ch && !FB_READ(c->page->pending) &&
+			 !(c->cur->flags & FB_F_CANCELS));
+}
+
 /* ---- send and receive; deadline 0: do not wait ---- */
 
-static int send(struct fiber_chan *ch, const void *value, uint64_t deadline)
+static __attribute__((noinline)) int
+send(struct fiber_chan *ch, const void *value, uint64_t deadline)
 {
 	struct fb_caller me;
 	struct fb_node *n;
@@ -171,7 +199,8 @@ static int send(struct fiber_chan *ch, const void *value, uint64_t deadline)
 	return r;
 }
 
-static int recv(struct fiber_chan *ch, void *value, uint64_t deadline)
+static __attribute__((noinline)) int
+recv(struct fiber_chan *ch, void *value, uint64_t deadline)
 {
 	struct fb_caller me;
 	struct fb_node *n;
@@ -207,7 +236,24 @@ static int over(int r)
 
 FB_EXPORT int fiber_chan_send(fiber_chan_t *ch, const void *value)
 {
-	return send(ch, value, FB_NEVER);
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+	struct fb_node *n;
+	int r;
+
+	if (!plain_case(c, ch))
+		return send(ch, value, FB_NEVER);
+	p = fb_enter(c);
+	fb_obj_lock(p, &ch->lock);
+	r = fb_chan_send_now(ch, value, &n);
+	if (r == -EAGAIN)
+		return wait_sole(c, p, ch, &ch->senders, (void *)value,
+				 FB_WHY_SEND);
+	fb_obj_unlock(p, &ch->lock);
+	if (n)
+		fb_wake(p, n->w);
+	fb_leave(c);
+	return r;
 }
 
 FB_EXPORT int fiber_chan_send_until(fiber_chan_t *ch, const void *value,
@@ -223,7 +269,23 @@ FB_EXPORT int fiber_chan_try_send(fiber_chan_t *ch, const void *value)
 
 FB_EXPORT int fiber_chan_recv(fiber_chan_t *ch, void *value)
 {
-	return recv(ch, value, FB_NEVER);
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+	struct fb_node *n;
+	int r;
+
+	if (!plain_case(c, ch))
+		return recv(ch, value, FB_NEVER);
+	p = fb_enter(c);
+	fb_obj_lock(p, &ch->lock);
+	r = fb_chan_recv_now(ch, value, &n);
+	if (r == -EAGAIN)
+		return wait_sole(c, p, ch, &ch->receivers, value, FB_WHY_RECV);
+	fb_obj_unlock(p, &ch->lock);
+	if (n)
+		fb_wake(p, n->w);
+	fb_leave(c);
+	return r;
 }
 
 FB_EXPORT int fiber_chan_recv_until(fiber_chan_t *ch, void *value,
@@ -284,13 +346,17 @@ FB_EXPORT int fiber_chan_create(fiber_chan_t **out, size_t elem_size,
 	struct fiber_chan *ch;
 	size_t bytes;
 
-	if (!out || elem_size > UINT32_MAX ||
+	if (!out || elem_size > INT32_MAX ||
 	    __builtin_mul_overflow(elem_size, capacity, &bytes) ||
 	    __builtin_add_overflow(bytes, sizeof(*ch), &bytes))
 		return -EINVAL;
-	ch = calloc(1, bytes);
+	/* On lines of its own: the first is what two processors pass on. */
+	if (__builtin_add_overflow(bytes, FB_LINE - 1, &bytes))
+		return -EINVAL;
+	ch = aligned_alloc(FB_LINE, bytes & ~(size_t)(FB_LINE - 1));
 	if (!ch)
 		return -ENOMEM;
+	memset(ch, 0, sizeof(*ch));
 	ch->elem = (uint32_t)elem_size;
 	ch->cap = capacity;
 	*out = ch;

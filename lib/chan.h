@@ -7,13 +7,14 @@
 
 struct fiber_chan {
 	fb_lock_t lock;			/* of all below */
-	bool closed;
-	uint32_t elem;			/* constant */
+	uint32_t elem : 31;		/* constant */
+	uint32_t closed : 1;
 	size_t cap;			/* constant */
 	size_t count, first;		/* of the values in buf; place of the oldest */
 	struct fb_waitq senders, receivers;
-	char buf[] __attribute__((aligned(16)));
+	char buf[] __attribute__((aligned(FB_LINE)));
 };
+_Static_assert(offsetof(struct fiber_chan, buf) == FB_LINE, "struct fiber_chan");
 
 /*
  * The channel's lock is held. Send or receive now: 0, -EPIPE, or -EAGAIN. *woken:

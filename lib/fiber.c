@@ -223,7 +223,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	if (fb_unlikely(++p->pass >= p->look_at))
 		fb_sched_look(p);
-	self->child = f;
+	FB_WRITE(self->child, f);	/* take_parent may look */
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);

@@ -7,8 +7,8 @@
  * carrier's own stack ("root") runs only when nothing is ready: it searches,
  * then sleeps in backend->wait.
  *
- * One pass, pick(): the run-next slot, then the oldest of the ring. Every 61st
- * pass (more often while there are timers: fb_sched_look), and whenever a
+ * One pass, fb_pick(): the run-next slot, then the oldest of the ring. Every
+ * 61st pass (more often while there are timers: fb_sched_look), and whenever a
  * carrier waits to continue, the slow look: timers, the global queue, and
  * whether the waiting ones should have the processor now. They get it after
  * GIVE_NS: less would make it spend its time on being handed around.
@@ -17,7 +17,7 @@
  */
 #include <unistd.h>
 
-#include "fb.h"
+#include "pick.h"
 #include "user.h"
 
 #define LOOK_PASSES	61
@@ -166,21 +166,6 @@ bool fb_sched_give_due(struct fb_processor *p)
 	       fiber_now() - p->given_at >= GIVE_NS;
 }
 
-static inline __attribute__((always_inline)) struct fiber *
-pick_fast(struct fb_processor *p)
-{
-	struct fiber *f;
-
-	if (fb_unlikely(FB_READ(p->q.next) != NULL)) {
-		f = fb_runq_swap_next(&p->q, NULL);
-		if (f)		/* inherits the quantum */
-			return f;
-	}
-	f = fb_runq_pop(&p->q);
-	fb_sched_turn(p);
-	return f;
-}
-
 /*
  * Now and then: timers, and how soon to look again. A pass takes 10 ns or
  * 10 ms: look about every LOOK_NS, but read the clock no oftener than it pays.
@@ -205,7 +190,8 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 		fb_sched_watch(p);
 }
 
-static __attribute__((noinline)) struct fiber *pick_slow(struct fb_processor *p)
+__attribute__((noinline)) struct fiber *
+fb_sched_pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
@@ -226,29 +212,7 @@ static __attribute__((noinline)) struct fiber *pick_slow(struct fb_processor *p)
 	}
 	if (fb_sched_give_due(p))
 		return NULL;
-	return pick_fast(p);
-}
-
-/* The next fiber of p, or NULL: the root has something to do. */
-static inline __attribute__((always_inline)) struct fiber *
-pick(struct fb_processor *p)
-{
-	if (fb_unlikely(++p->pass >= p->look_at ||
-			FB_READ(fb_rt.info->waiting)))
-		return pick_slow(p);
-	return pick_fast(p);
-}
-
-/* Bookkeeping before a switch to f (NULL: to the root). */
-static inline __attribute__((always_inline)) struct fb_ctx *
-dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
-{
-	c->cur = f;
-	if (fb_unlikely(!f)) {
-		p->idle_passes++;
-		return &c->root;
-	}
-	return &f->ctx;
+	return fb_pick_fast(p);
 }
 
 /* ---- what fibers do ---- */
@@ -276,7 +240,7 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 
 	fb_sched_suspend(c, self);
 	FB_WRITE(c->page->pending, 0);
-	to = dispatch(c, p, pick(p));
+	to = fb_dispatch(c, p, fb_pick(p));
 	fb_sched_publish(p);
 	c = fb_switch_call(c, &self->ctx, to, fn, arg);
 	fb_sched_resume(c, self);
@@ -289,8 +253,8 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 	struct fb_ctx *to;
 
 	FB_WRITE(c->page->pending, 0);
-	f = pick(p);
-	to = dispatch(c, p, f);
+	f = fb_pick(p);
+	to = fb_dispatch(c, p, f);
 	if (f)
 		p->idle_passes++;	/* p->ended counts this switch */
 	fb_sched_publish(p);
@@ -325,7 +289,7 @@ FB_EXPORT void fiber_yield(void)
 	p = fb_enter(c);
 	if (fb_unlikely(FB_READ(c->page->pending)))
 		p->look_at = 0;
-	f = pick(p);
+	f = fb_pick(p);
 	if (fb_unlikely(!f)) {
 		f = FB_READ(fb_rt.info->waiting) ? NULL : fb_sched_global_get(p);
 		if (!f) {
@@ -343,7 +307,7 @@ FB_EXPORT void fiber_yield(void)
 	t = p->q.tail;
 	fb_runq_publish(&p->q);
 	me = &self->ctx;
-	c = fb_switch_push(c, &me, dispatch(c, p, f), fb_runq_slot(&p->q, t),
+	c = fb_switch_push(c, &me, fb_dispatch(c, p, f), fb_runq_slot(&p->q, t),
 			   &p->q.tail, t + 1);
 	fb_sched_resume(c, (struct fiber *)me);
 }
@@ -442,12 +406,12 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 
 	if (fb_sched_give_due(p))
 		return NULL;
-	f = pick(p);
+	f = fb_pick(p);
 	if (!f && !fb_sched_give_due(p))
 		f = fb_sched_global_get(p);
 	if (!f && fb_timer_fire(p, fiber_now())) {
 		fb_sched_watch(p);
-		f = pick_fast(p);
+		f = fb_pick_fast(p);
 	}
 	if (!f && !FB_READ(fb_rt.info->waiting) && fb_runq_empty(&p->q))
 		f = search(c, p);
@@ -498,6 +462,6 @@ void fb_sched_loop(struct fb_carrier *c)
 		c->kept = false;
 		FB_WRITE(c->page->pending, 0);
 		fb_sched_publish(p);
-		fb_switch(c, &c->root, dispatch(c, p, f));
+		fb_switch(c, &c->root, fb_dispatch(c, p, f));
 	}
 }

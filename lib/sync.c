@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* sync.c - what mutex, semaphore and their kin share; see sync.h */
+#include "pick.h"
 #include "sync.h"
 
 __thread char fb_thread_mark __attribute__((aligned(FB_ID_LOW + 1)));
@@ -11,6 +12,28 @@ static void unlock_object(struct fb_processor *p, void *lock)
 	fb_obj_unlock(p, lock);
 }
 
+static inline void push(struct fb_waitq *q, struct fb_node *n, bool first)
+{
+	if (first)
+		fb_waitq_push_first(q, n);
+	else
+		fb_waitq_push(q, n);
+}
+
+/* Of a fiber that nothing else can end: as fb_wait, in one frame. */
+static inline __attribute__((always_inline)) unsigned int
+wait_sole(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
+	  struct fb_node *n, unsigned int why, bool first)
+{
+	n->w = &me->c->cur->w;
+	n->claim = 0;
+	push(q, n, first);
+	fb_park_sole(me->c, me->p, lock, why);
+	me->c = fb_current();
+	me->p = fb_enter(me->c);
+	return FB_W_OBJECT;
+}
+
 static inline __attribute__((always_inline)) unsigned int
 wait_at(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
 	struct fb_node *n, uint64_t deadline, unsigned int why, bool first)
@@ -18,15 +41,15 @@ wait_at(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
 	struct fb_wait k;
 	unsigned int state;
 
+	if (me->c && deadline == FB_NEVER &&
+	    !(me->c->cur->flags & FB_F_CANCELS))
+		return wait_sole(me, lock, q, n, why, first);
 	fb_wait_begin(me, &k, deadline, false);
 	k.unlock = unlock_object;
 	k.object = lock;
 	n->w = k.w;
 	n->claim = k.claim;
-	if (first)
-		fb_waitq_push_first(q, n);
-	else
-		fb_waitq_push(q, n);
+	push(q, n, first);
 	state = fb_wait(me, &k, why);
 	if (state != FB_W_OBJECT)
 		fb_obj_lock(me->p, lock);

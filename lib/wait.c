@@ -3,6 +3,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 
+#include "pick.h"
 #include "task.h"
 
 const char *fb_why_name(unsigned int why)
@@ -211,6 +212,13 @@ unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 	if (k->deadline != FB_NEVER && state != FB_W_TIMEOUT)
 		fb_timer_del(&k->timer);
 	return state;
+}
+
+/* For fb_park_sole. */
+void fb_unlock_off_stack(struct fb_carrier *c, void *lock)
+{
+	(void)c;
+	fb_unlock(lock);
 }
 
 /* ---- waking ---- */

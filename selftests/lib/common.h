@@ -37,6 +37,12 @@
 #define MS		1000000UL
 #define SEC		1000000000UL
 
+#ifdef __SANITIZE_THREAD__
+#define VERY_MANY	1000		/* fibers; it knows 8,128 at most */
+#else
+#define VERY_MANY	10000
+#endif
+
 /* ---- checks from any fiber or thread ---- */
 
 static atomic_int failures;

@@ -135,7 +135,7 @@ TEST(semaphore_serves_in_order)
 
 /* ---- wait group: Go's tests ---- */
 
-enum { MANY = 10000 };
+enum { MANY = VERY_MANY };
 
 static fiber_waitgroup_t g1 = FIBER_WAITGROUP_INIT, g2 = FIBER_WAITGROUP_INIT;
 static atomic_long exited;

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * pick.h - one pass of the scheduler, for who parks
+ *
+ * Inline, because a fiber comes back from a park to another return address than
+ * the one that the processor predicts, on each level of calls: so those that
+ * park most do it in their own frame. What a pass does is said in sched.c.
+ */
+#ifndef FB_PICK_H
+#define FB_PICK_H
+
+#include "fb.h"
+
+static inline __attribute__((always_inline)) struct fiber *
+fb_pick_fast(struct fb_processor *p)
+{
+	struct fiber *f;
+
+	if (fb_unlikely(FB_READ(p->q.next) != NULL)) {
+		f = fb_runq_swap_next(&p->q, NULL);
+		if (f)		/* inherits the quantum */
+			return f;
+	}
+	f = fb_runq_pop(&p->q);
+	fb_sched_turn(p);
+	return f;
+}
+
+/* The slow look at timers, the global queue, who waits. sched.c */
+struct fiber *fb_sched_pick_slow(struct fb_processor *p);
+
+/* The next fiber of p, or NULL: the root has something to do. */
+static inline __attribute__((always_inline)) struct fiber *
+fb_pick(struct fb_processor *p)
+{
+	if (fb_unlikely(++p->pass >= p->look_at ||
+			FB_READ(fb_rt.info->waiting)))
+		return fb_sched_pick_slow(p);
+	return fb_pick_fast(p);
+}
+
+/* Bookkeeping before a switch to f (NULL: to the root). */
+static inline __attribute__((always_inline)) struct fb_ctx *
+fb_dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
+{
+	c->cur = f;
+	if (fb_unlikely(!f)) {
+		p->idle_passes++;
+		return &c->root;
+	}
+	return &f->ctx;
+}
+
+/* A switch function: give a lock back. wait.c */
+void fb_unlock_off_stack(struct fb_carrier *c, void *lock);
+
+/*
+ * Park the calling fiber, which holds the lock of the one object that can end
+ * its wait (its node is sole). Returns with in_fiber == 1, on whatever carrier.
+ *
+ * In a solo section the lock is given back before the switch: a plain thread
+ * may then find the fiber and make it ready, but only this processor could run
+ * it, and it does not look for one before it is off this stack.
+ */
+static inline __attribute__((always_inline)) void
+fb_park_sole(struct fb_carrier *c, struct fb_processor *p, fb_lock_t *lock,
+	     unsigned int why)
+{
+	struct fiber *self = c->cur;
+	struct fb_ctx *to;
+
+	self->why = (uint8_t)why;
+	fb_sched_suspend(c, self);
+	FB_WRITE(c->page->pending, 0);
+	to = fb_dispatch(c, p, fb_pick(p));
+	fb_sched_publish(p);
+	if (fb_likely(p->solo)) {
+		FB_RELEASE(p->solo, 0);	/* Pairs with the wait in solo_end(). */
+		c = fb_switch(c, &self->ctx, to);
+	} else {
+		c = fb_switch_call(c, &self->ctx, to, fb_unlock_off_stack,
+				   lock);
+	}
+	self->why = 0;
+	fb_sched_resume(c, self);
+}
+
+#endif
