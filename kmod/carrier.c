@@ -30,6 +30,18 @@
 
 static struct workqueue_struct *reapers;
 
+/*
+ * The static key of preempt notifiers: off, a context switch costs nothing more
+ * than without the module. It is on while groups are set up, and for a while
+ * after the last one is gone: flipping it patches the scheduler's code on all
+ * CPUs, which a user who opens and closes in a loop must not cause each time.
+ */
+#define HOOKS_LINGER	(10 * HZ)
+
+static DEFINE_MUTEX(hooks);		/* the two below */
+static bool hooks_on;
+static unsigned int hook_users;
+
 /* Process context, no lock held. */
 static void reap(struct work_struct *work)
 {
@@ -228,18 +240,57 @@ err_detach:
 	return err;
 }
 
+static void hooks_off(struct work_struct *work)
+{
+	mutex_lock(&hooks);
+	if (hooks_on && !hook_users) {
+		hooks_on = false;
+		preempt_notifier_dec();
+	}
+	mutex_unlock(&hooks);
+}
+
+static DECLARE_DELAYED_WORK(hooks_off_work, hooks_off);
+
+/**
+ * fiber_carrier_hooks_get - a group is set up: its carriers need the hooks
+ *
+ * Context: process.
+ */
+void fiber_carrier_hooks_get(void)
+{
+	mutex_lock(&hooks);
+	hook_users++;
+	if (!hooks_on) {
+		hooks_on = true;
+		preempt_notifier_inc();
+	}
+	mutex_unlock(&hooks);
+}
+
+/**
+ * fiber_carrier_hooks_put - a group is no more
+ *
+ * Context: process.
+ */
+void fiber_carrier_hooks_put(void)
+{
+	mutex_lock(&hooks);
+	if (!--hook_users)
+		mod_delayed_work(reapers, &hooks_off_work, HOOKS_LINGER);
+	mutex_unlock(&hooks);
+}
+
 /**
  * fiber_carrier_start - module load
- *
- * The static key of preempt notifiers is turned on once, not at each attach:
- * flipping it patches the scheduler's code.
  */
 int fiber_carrier_start(void)
 {
 	reapers = fiber_may_fail(alloc_workqueue("fiber", WQ_UNBOUND, 0), NULL);
 	if (!reapers)
 		return -ENOMEM;
-	preempt_notifier_inc();
+	if (fiber_hooks)
+		fiber_carrier_hooks_get();
 	return 0;
 }
 
@@ -250,6 +301,8 @@ int fiber_carrier_start(void)
  */
 void fiber_carrier_stop(void)
 {
+	cancel_delayed_work_sync(&hooks_off_work);
 	destroy_workqueue(reapers);
-	preempt_notifier_dec();
+	if (hooks_on)
+		preempt_notifier_dec();
 }

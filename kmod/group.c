@@ -35,8 +35,10 @@ static void free_group(struct kref *ref)
 		fiber_quantum_hurry_sync(&g->processor[i]);
 		hrtimer_cancel(&g->processor[i].grace);
 	}
-	if (g->ready_to_use)
+	if (g->ready_to_use) {
+		fiber_carrier_hooks_put();
 		fiber_limit_untimers(g->nr_processors);
+	}
 	fiber_limit_close(g);
 	fiber_page_free(g);
 	kvfree(g->arenas.entry);

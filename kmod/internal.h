@@ -289,6 +289,15 @@ void fiber_quantum_hurry_init(struct fiber_processor *p);
 bool fiber_quantum_hurry(struct fiber_processor *p, int cpu);
 void fiber_quantum_hurry_sync(struct fiber_processor *p);
 
+/* Does the timer run, here, so that there is nothing to do? Preemption off. */
+static inline bool fiber_quantum_ticks(struct fiber_carrier *c)
+{
+	if (!c->group->preempt_ip)
+		return true;
+	return !READ_ONCE(c->early) && c->tick_cpu == smp_processor_id() &&
+	       hrtimer_is_queued(&c->quantum);
+}
+
 /* upcall.c - irqs off, on the carrier's CPU */
 void fiber_upcall_init(struct fiber_carrier *c);
 void fiber_upcall_arm(struct fiber_carrier *c);
@@ -301,6 +310,8 @@ bool fiber_hook_is(const struct preempt_notifier *n);
 /* carrier.c - process context, except fiber_carrier_end */
 int fiber_carrier_start(void);
 void fiber_carrier_stop(void);
+void fiber_carrier_hooks_get(void);
+void fiber_carrier_hooks_put(void);
 struct fiber_carrier *fiber_carrier_current(struct fiber_group *g);
 int fiber_carrier_attach(struct fiber_group *g, u32 *index);
 void fiber_carrier_detach(struct fiber_carrier *c);
@@ -332,5 +343,6 @@ extern unsigned int fiber_user_carriers;
 extern unsigned int fiber_max_timers;
 extern unsigned int fiber_min_quantum_us;
 extern bool fiber_check;
+extern bool fiber_hooks;
 
 #endif

@@ -220,6 +220,7 @@ static int group_setup(struct fiber_group *g, void __user *uarg)
 	g->files = current->files;
 	g->mm = current->mm;
 	g->tgid = current->tgid;
+	fiber_carrier_hooks_get();
 	mmgrab(g->mm);
 	/* Pairs with the acquires of ->ready_to_use. */
 	smp_store_release(&g->ready_to_use, true);

@@ -32,6 +32,10 @@ bool fiber_check;
 module_param_named(check, fiber_check, bool, 0644);
 MODULE_PARM_DESC(check, "verify owners + idle + in flight = N at every transition (see fdinfo)");
 
+bool fiber_hooks;
+module_param_named(hooks, fiber_hooks, bool, 0444);
+MODULE_PARM_DESC(hooks, "scheduler hooks on from load to unload, not only while groups are open");
+
 static struct miscdevice fiber_device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = "fiber",

@@ -12,10 +12,31 @@
  * Changelog
  *   1  first version
  *
- * Rules of this interface: reserved fields and unknown flags must be zero
- * (-EINVAL); a struct never changes its size within an ioctl number; every
- * shared word names its writer. Words that user space can write are hints:
- * the module reads each once and uses it only to decide about that process.
+ * Rules of this interface, now and later:
+ *   - A struct never changes its size or a field its place: the size is part of
+ *     the ioctl number. What grows takes reserved fields.
+ *   - Reserved fields of arguments and unknown flags must be zero (-EINVAL), so
+ *     that a program finds out whether the module knows what it asks for.
+ *     Reserved words of the shared pages are zero, written by nobody, read by
+ *     nobody.
+ *   - A feature bit, once given, means the same for ever; an unknown one can be
+ *     ignored. FIBER_API_VERSION grows only with a line in the changelog.
+ *   - All fields have fixed sizes and the same layout for 32 and 64 bits.
+ *   - Offsets for mmap come from FIBER_IOC_SETUP, the page size from
+ *     FIBER_IOC_QUERY; neither is a constant of this header.
+ *   - Every shared word names its writer. Words that user space can write are
+ *     hints: the module reads each once and uses it only to decide about that
+ *     process.
+ *   - A command that fails leaves everything as it was, its struct as well,
+ *     unless its comment says otherwise.
+ *
+ * Errors of open(): -EMFILE (the user has as many files of /dev/fiber open as
+ * the parameter groups_per_user allows), -ENOMEM. Errors of mmap(): -EINVAL (not
+ * MAP_SHARED, executable, beyond what exists), -EACCES (the info page writable).
+ * Any command: -EPERM (the group belongs to another process), -ENXIO (no SETUP
+ * yet), -ENOTTY, -EINTR (killed).
+ *
+ * The user that limits count for is the one who opened the file.
  */
 #ifndef _UAPI_LINUX_FIBER_H
 #define _UAPI_LINUX_FIBER_H
@@ -151,8 +172,12 @@ struct fiber_query_args {
  * @preempt_ip is entered when a quantum is used up. Both find the interrupted
  * ip in fiber_carrier_page.slot[depth - 1].
  *
+ * A carrier that gets FIBER_MAX_FRUITLESS (256) RETURN upcalls and never comes
+ * to ACQUIRE or WAIT is detached and runs on as a plain thread.
+ *
  * Errors: -EINVAL (a field out of range, reserved not zero), -EBUSY (already
- * set up), -EFAULT, -ENOMEM, -EPERM.
+ * set up), -EAGAIN (with so many processors there would be more timers than the
+ * parameter max_timers allows), -EFAULT, -ENOMEM, -EPERM.
  */
 struct fiber_setup_args {
 	__u32 flags;		/* zero */
@@ -173,8 +198,9 @@ struct fiber_setup_args {
 
 /*
  * FIBER_IOC_ATTACH: the calling thread becomes a carrier, without a processor.
- * Errors: -EBUSY (already a carrier, of whatever group), -ENOSPC (too many),
- * -ENOMEM, -EINVAL, -EFAULT, -EPERM, -ESHUTDOWN, -ENXIO (no SETUP yet).
+ * Errors: -EBUSY (already a carrier, of whatever group), -ENOSPC (the group has
+ * max_carriers), -EAGAIN (the user has carriers_per_user, or all users together
+ * max_timers), -ENOMEM, -EINVAL, -EFAULT, -EPERM, -ESHUTDOWN, -ENXIO.
  */
 struct fiber_attach_args {
 	__u32 flags;		/* zero */
@@ -214,7 +240,8 @@ struct fiber_attach_args {
  *
  * Errors: -EINTR (a signal; READY without GIVE restarts instead. The caller may
  * own a processor all the same: look at the carrier page), -ESHUTDOWN, -EINVAL,
- * -ESRCH (not a carrier of this group), -EFAULT, -EPERM.
+ * -ESRCH (not a carrier of this group), -EFAULT (the caller owns a processor
+ * afterwards if it did before, perhaps another one), -EPERM.
  */
 struct fiber_wait_args {
 	__u32 flags;		/* FIBER_WAIT_* */

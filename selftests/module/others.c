@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * others.c - what threads that have nothing to do with the module pay for it, in
+ * guest instructions a context switch
+ *
+ *   not loaded           the measure
+ *   loaded, no group     0 more: the scheduler's hooks are not even patched in
+ *   a group elsewhere    at most MOST more
+ *   ... and gone again   0 more, a while after
+ *
+ * Two plain threads send a byte to and fro through two pipes on one CPU, which
+ * is two switches a round trip; the least of some batches counts. Exact only
+ * where the time stamp counter counts instructions: as cost.c. It unloads and
+ * loads the module itself.
+ */
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <x86intrin.h>
+
+#include "harness.h"
+
+enum { BATCHES = 20, ROUNDS = 100, MOST = 30 };
+
+static int there[2], back[2];
+
+static void *answer(void *arg)
+{
+	char byte;
+
+	while (read(there[0], &byte, 1) == 1 && byte != 'q')
+		if (write(back[1], &byte, 1) != 1)
+			break;
+	return NULL;
+}
+
+/* Of two plain threads: instructions a context switch. */
+static double a_switch(void)
+{
+	uint64_t least = UINT64_MAX, t;
+	char byte = 'p';
+	pthread_t other = raw_thread(answer, NULL);
+	int i, j;
+
+	raw_sleep(3000000);		/* what the kernel has to do is done */
+	for (i = 0; i < BATCHES; i++) {
+		t = __rdtsc();
+		for (j = 0; j < ROUNDS; j++)
+			if (write(there[1], &byte, 1) != 1 ||
+			    read(back[0], &byte, 1) != 1)
+				exit(1);
+		t = __rdtsc() - t;
+		if (t < least)
+			least = t;
+	}
+	byte = 'q';
+	if (write(there[1], &byte, 1) != 1)
+		exit(1);
+	pthread_join(other, NULL);
+	return (double)least / ROUNDS / 2;
+}
+
+static int load(void)
+{
+	int fd = open("/vm/fiber.ko", O_RDONLY | O_CLOEXEC), err;
+
+	if (fd < 0)
+		return -errno;
+	err = syscall(SYS_finit_module, fd, "", 0) ? -errno : 0;
+	close(fd);
+	return err;
+}
+
+static int unload(void)
+{
+	return syscall(SYS_delete_module, "fiber", O_NONBLOCK) ? -errno : 0;
+}
+
+/* Another process with a group, a carrier in fiber, and a spare. */
+static void *spare(void *arg)
+{
+	if (!raw_attach())
+		raw_wait(FIBER_WAIT_SPARE, 0, NULL);
+	return NULL;
+}
+
+static void elsewhere(void)
+{
+	struct raw_options o = { .quantum_ns = 50000, .preempt = true };
+
+	if (raw_start(&o) || raw_attach() || raw_own(FIBER_WAIT_READY))
+		_exit(1);
+	raw_thread(spare, NULL);
+	raw_enter();
+	pause();
+	_exit(0);
+}
+
+TEST(cost_for_others)
+{
+	double without, idle, beside, after;
+	int status, err;
+	pid_t pid;
+
+	NEED_MODULE();
+	if (!getenv("FIBER_ICOUNT"))
+		SKIP(return, "needs exact counts: FIBER_ICOUNT=1, -icount");
+	ASSERT_EQ(0, pipe(there));
+	ASSERT_EQ(0, pipe(back));
+	ASSERT_TRUE(RAW_UNTIL(!(err = unload())))
+		TH_LOG("unload: %s", strerror(-err));
+	without = a_switch();
+	ASSERT_EQ(0, load());
+	idle = a_switch();
+	pid = fork();
+	if (!pid)
+		elsewhere();
+	raw_sleep(1000000);
+	EXPECT_EQ(0, waitpid(pid, &status, WNOHANG));
+	beside = a_switch();
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	raw_sleep(15000000);		/* the hooks linger for ten seconds */
+	after = a_switch();
+	printf("# cost for others, a context switch: not loaded %.1f, no group %+.1f, a group elsewhere %+.1f, gone again %+.1f\n",
+	       without, idle - without, beside - without, after - without);
+	EXPECT_GE(0.5, idle - without);
+	EXPECT_GE(MOST, beside - without);
+	EXPECT_LT(0, beside - without);
+	EXPECT_GE(0.5, after - without);
+}
+
+TEST_HARNESS_MAIN
