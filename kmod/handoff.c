@@ -243,12 +243,14 @@ void fiber_handoff_aside(struct fiber_carrier *c)
 void fiber_handoff_unblock(struct fiber_carrier *c)
 {
 	struct fiber_group *g = c->group;
+	int hold = atomic_read(&c->hold);
 	unsigned long flags;
 
-	if (atomic_cmpxchg(&c->hold, FIBER_ASIDE, FIBER_RUNNING) == FIBER_ASIDE)
-		return;
-	if (atomic_cmpxchg(&c->hold, FIBER_KEEPING, FIBER_RUNNING) == FIBER_KEEPING) {
-		atomic_dec(fiber_avail(g));
+	/* Others change it to LOST only. */
+	if (hold != FIBER_LOST &&
+	    atomic_cmpxchg(&c->hold, hold, FIBER_RUNNING) == hold) {
+		if (hold == FIBER_KEEPING)
+			atomic_dec(fiber_avail(g));
 		return;
 	}
 	/* Taken under the lock: once we held it, the taker has finished. */

@@ -40,7 +40,8 @@ static void sched_out(struct preempt_notifier *n, struct task_struct *next)
 	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
 	unsigned int state = READ_ONCE(current->__state);
 
-	fiber_upcall_disarm(c);
+	if (unlikely(c->armed))
+		fiber_upcall_disarm(c);
 	if (unlikely(state == TASK_DEAD)) {
 		fiber_carrier_end(c);
 		return;
@@ -66,11 +67,11 @@ static void sched_in(struct preempt_notifier *n, int cpu)
 		fiber_upcall_arm(c);
 		local_irq_restore(flags);
 	}
-	if (c->processor)
+	if (c->processor && !fiber_quantum_ticks(c))
 		fiber_quantum_resume(c);
 }
 
-static struct preempt_ops fiber_hooks = {
+static struct preempt_ops fiber_ops = {
 	.sched_in = sched_in,
 	.sched_out = sched_out,
 };
@@ -81,7 +82,7 @@ static struct preempt_ops fiber_hooks = {
  */
 void fiber_hook_init(struct fiber_carrier *c)
 {
-	preempt_notifier_init(&c->sched, &fiber_hooks);
+	preempt_notifier_init(&c->sched, &fiber_ops);
 }
 
 /**
@@ -90,5 +91,5 @@ void fiber_hook_init(struct fiber_carrier *c)
  */
 bool fiber_hook_is(const struct preempt_notifier *n)
 {
-	return n->ops == &fiber_hooks;
+	return n->ops == &fiber_ops;
 }

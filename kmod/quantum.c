@@ -207,14 +207,10 @@ void fiber_quantum_init(struct fiber_carrier *c)
 void fiber_quantum_resume(struct fiber_carrier *c)
 {
 	struct fiber_processor *p = READ_ONCE(c->processor);
-	bool early = READ_ONCE(c->early);
 	unsigned long flags;
 	u64 next;
 
-	if (!p || !c->group->preempt_ip)
-		return;
-	if (!early && c->tick_cpu == smp_processor_id() &&
-	    hrtimer_is_queued(&c->quantum))
+	if (!p || fiber_quantum_ticks(c))
 		return;
 	local_irq_save(flags);
 	if (due(c, p, &next)) {

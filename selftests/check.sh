@@ -110,7 +110,9 @@ cost_suite() {
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
 	VM_TAG=cost "$HERE/vm/run.sh" -icount -v -e FIBER_ICOUNT=1 \
 		-backends kernel "$k" "$BUILD/selftests/lib/keepcost" \
-		"$BUILD/selftests/module/cost" >"$log" 2>&1 </dev/null || true
+		"$BUILD/selftests/module/cost" \
+		"$BUILD/selftests/module/others" \
+		"$BUILD/selftests/module/quality" >"$log" 2>&1 </dev/null || true
 	grep -aE '^# cost|^ok |^not ok|^ +(ok|FAIL|skip)' "$log" || true
 	tally "$log"
 }
