@@ -64,7 +64,7 @@ TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
 .SECONDARY:
 .PHONY: all lib samples tools tests modules modules_install install insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
-	check-model check-docs check-stress check-flavours check-matrix \
+	check-model check-san check-docs check-stress check-flavours check-matrix \
 	check-kselftest check-fuzz demo bench \
 	deps clean help FORCE
 
@@ -77,6 +77,8 @@ help:
 	@echo 'make check-native     library tests on this machine, user backend'
 	@echo 'make check-vm         tests in VMs'
 	@echo 'make check-cost       exact instruction counts in VMs'
+	@echo 'make check-san        library tests under sanitizers and valgrind'
+	@echo 'make SAN=address      (thread, undefined) all that into build/san/'
 	@echo 'make check-model      the protocol in Promela, and its mutations'
 	@echo 'make check-stress     everything at once: SECONDS=180 KERNEL=K'
 	@echo 'make check-flavours   module tests on -rt and -cloud kernels'
@@ -221,6 +223,9 @@ $(BUILD)/selftests/linux/%: selftests/linux/%.c $(BUILD)/flags $(LIB)/libfiber.s
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) \
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB)
 
+# 2 KiB of stack are not enough for the dynamic linker's late binding.
+$(BUILD)/selftests/lib/stack: override LDFLAGS += -Wl,-z,now
+
 -include $(shell find $(BUILD)/obj $(BUILD)/selftests -name '*.d' 2>/dev/null)
 
 # --- kernel module -----------------------------------------------------------
@@ -273,7 +278,7 @@ deps:
 check:
 	@selftests/check.sh native vm cost imports dkms docs model
 
-check-native check-vm check-cost check-imports check-dkms check-docs \
+check-native check-vm check-cost check-imports check-dkms check-docs check-san \
 check-flavours check-kselftest check-fuzz:
 	@selftests/check.sh $(@:check-%=%)
 

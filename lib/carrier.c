@@ -95,6 +95,8 @@ static void *carrier_main(void *arg)
 	c->errno_loc = &errno;
 	c->tid = (int)syscall(SYS_gettid);
 	r = fb_rt.backend->attach(c);
+	if (!r)
+		fb_guard_attach(c);
 	/* Attached. Pairs with the acquire of who made it. */
 	__atomic_fetch_add(&cr.ready, 1, __ATOMIC_RELEASE);
 	if (r) {
@@ -103,6 +105,7 @@ static void *carrier_main(void *arg)
 		fb_self = c;
 		fb_sched_loop(c);
 		fb_self = NULL;
+		fb_guard_detach(c);
 		fb_rt.backend->detach(c);
 	}
 	/* Our last touch. Pairs with the acquire in end_carriers. */

@@ -68,7 +68,7 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
-	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64,
+	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -104,15 +104,25 @@ struct fiber {
 	void *base;			/* lowest byte of the block */
 	struct fb_once_run *once;	/* once.c; never reset: NULL at its end */
 	uint64_t id;
+	uint32_t valgrind;		/* its number of this stack */
+	uint8_t klass;			/* stack.h */
+	uint8_t canary;			/* FB_F_CANARY or 0: guard.c */
 	char name[16];
 	struct fb_waiter w;		/* never reset: tickets go on */
 	uint32_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
-	uint8_t klass;			/* stack.c */
 	fb_lock_t join_lock;		/* join.c */
 	void *in;			/* scope.c; NULL: in no scope */
 	struct fb_local *local;		/* local.c; with FB_F_LOCAL */
 	int (*scoped)(void *);		/* what a fiber of a scope does */
 } __attribute__((aligned(64)));
+
+/* Free blocks of one class, and blocks never used yet. */
+#define FB_KLASSES	32
+struct fb_pool {
+	struct fiber *list;
+	uint32_t count;
+	char *fresh, *fresh_end;
+};
 
 /* ---- processors: the owner alone writes, unless said otherwise ---- */
 /*
@@ -137,12 +147,12 @@ struct fb_processor {
 	uint64_t looked_at;
 	uint32_t looks;
 	uint32_t seed;			/* of the search order */
-	char *fresh, *fresh_end;	/* blocks never used yet */
 	uint64_t given_at;		/* when it was last given to another carrier */
 	uint64_t idle_passes, steals, preemptions;
 	uint32_t solo;			/* atomic: see wait.h */
 
 	struct fb_runq q;
+	struct fb_pool other[FB_KLASSES];	/* [0]: .fresh alone */
 
 	_Alignas(FB_LINE) uint64_t timer_next;	/* timer_lock; read by all: see timer.c */
 	_Alignas(FB_LINE) fb_lock_t timer_lock;
@@ -166,6 +176,7 @@ struct fb_carrier {
 	pthread_t thread;
 	struct fb_carrier *next;	/* of fb_rt.carriers; constant */
 	void *backend;			/* private to the backend */
+	void *altstack;			/* ours, see guard.c; or NULL */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -317,6 +328,7 @@ FB_INLINE bool fb_fpu_changed(void)
 	return (v.mxcsr ^ fb_rt.fpu.mxcsr) | (uint32_t)(v.cw ^ fb_rt.fpu.cw);
 }
 
+void fb_guard_check(const struct fiber *f);
 void fb_sched_fpu_out(struct fiber *self);
 void fb_sched_fpu_in(struct fiber *self);
 
@@ -326,6 +338,8 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 {
 	if (fb_unlikely(fb_fpu_changed()))
 		fb_sched_fpu_out(self);
+	if (self && fb_unlikely(self->flags & FB_F_CANARY))
+		fb_guard_check(self);
 	if (self)
 		self->err = *c->errno_loc;
 }
@@ -360,12 +374,23 @@ uint64_t fb_timer_earliest(void);
 unsigned int fb_callback_due(struct fb_processor *to, struct fb_timer *t);
 
 /* ---- stack.c ---- */
+/* Sanitizers surround each local by a red zone: stacks are so much larger. */
+#ifdef FB_SAN
+#define FB_STACK_SCALE	4
+#else
+#define FB_STACK_SCALE	1
+#endif
 int fb_stack_init(void);
 void fb_stack_fini(void);
-/* A block for `usable` bytes (0: default). p: ours, or NULL on plain threads. */
-struct fiber *fb_stack_get(struct fb_processor *p, size_t usable);
-struct fiber *fb_stack_get_slow(struct fb_processor *p);
+/* A block for `size` bytes (0: default). p: ours, or NULL on plain threads. */
+struct fiber *fb_stack_get(struct fb_processor *p, size_t size);
+/* Its usable bytes: [low, high). Any thread. */
+char *fb_stack_low(const struct fiber *f);
+char *fb_stack_high(const struct fiber *f);
+/* A descriptor whose stack is the program's own memory. */
+struct fiber *fb_stack_own(struct fb_processor *p, void *stack, size_t size);
 void fb_stack_put_slow(struct fb_processor *p, struct fiber *f);
+bool fb_stack_idle(struct fb_processor *p);
 #define FB_POOL_MAX	256
 
 /*
@@ -386,6 +411,12 @@ FB_INLINE void fb_stack_put(struct fb_processor *p, struct fiber *f)
 	else
 		fb_stack_put_fast(p, f);
 }
+
+/* ---- guard.c ---- */
+/* The calling carrier's alternate stack, where an overflow is reported. */
+int fb_guard_attach(struct fb_carrier *c);
+void fb_guard_detach(struct fb_carrier *c);
+void fb_guard_fini(void);
 
 /* ---- fiber.c ---- */
 /*

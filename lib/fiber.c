@@ -31,6 +31,8 @@
 
 #include "scope.h"
 
+#define OWN_MIN		512
+
 /* ---- the end ---- */
 
 /* The fiber inside fiber_spawn of f, if it is our newest ready one; taken. */
@@ -83,6 +85,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;
+	if (f->canary)
+		fb_guard_check(f);
 	fb_sched_suspend(c, NULL);
 	if (!FB_READ(c->page->pending) &&
 	    p->pool_count < FB_POOL_MAX &&
@@ -143,11 +147,11 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 	f->arg = arg;
 	f->child = NULL;
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
-	f->flags = 0;
+	f->flags = f->canary;
 	f->why = 0;
 	f->shields = 0;
 	f->name[0] = 0;
-	fb_san_init(&f->ctx, f->base, (char *)f - (char *)f->base);
+	fb_san_init(&f->ctx, f->base, fb_stack_high(f) - (char *)f->base);
 }
 
 static void set_name(struct fiber *f, const char *name)
@@ -165,12 +169,20 @@ struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *ar
 	if (!f)
 		return NULL;
 	prepare(f, true, fn, arg);
-	f->flags = FB_F_OURS;
+	f->flags |= FB_F_OURS;
 	f->in = NULL;
 	f->id = (1ULL << 63) + p->ours++ * p->id_step + p->index;
 	f->err = 0;
-	fb_ctx_init(&f->ctx, f);
+	fb_ctx_init(&f->ctx, fb_stack_high(f));
 	return f;
+}
+
+static struct fiber *block_for(struct fb_processor *p,
+			       const struct fiber_attr *attr)
+{
+	if (attr && attr->stack)
+		return fb_stack_own(p, attr->stack, attr->stack_size);
+	return fb_stack_get(p, attr ? attr->stack_size : 0);
 }
 
 static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
@@ -180,7 +192,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	struct fiber *f;
 	uint64_t n;
 
-	f = fb_stack_get(NULL, attr ? attr->stack_size : 0);
+	f = block_for(NULL, attr);
 	if (!f)
 		return -ENOMEM;
 	prepare(f, !out, fn, arg);
@@ -191,7 +203,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	f->err = 0;
-	fb_ctx_init(&f->ctx, f);
+	fb_ctx_init(&f->ctx, fb_stack_high(f));
 	if (out)
 		*out = f;
 	fb_sched_ready_global(f);
@@ -239,6 +251,18 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_resume(c, self);
 }
 
+/* f's stack is not below its descriptor: it begins as any ready fiber. */
+static void ready_child(struct fb_carrier *c, struct fb_processor *p,
+			struct fiber *f)
+{
+	f->id = p->id_next;
+	FB_WRITE(p->id_next, f->id + p->id_step);
+	f->err = 0;
+	fb_ctx_init(&f->ctx, fb_stack_high(f));
+	fb_sched_ready(p, f);
+	fb_leave(c);
+}
+
 /* s: the scope it is in, where it does fn for its first step; or NULL */
 static __attribute__((noinline)) int
 spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
@@ -257,7 +281,7 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 		c = fb_current();
 	}
 	p = fb_enter(c);
-	f = fb_stack_get(p, attr ? attr->stack_size : 0);
+	f = block_for(p, attr);
 	if (!f) {
 		fb_leave(c);
 		return -ENOMEM;
@@ -267,6 +291,11 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	f->scoped = scoped;
 	if (attr && attr->name)
 		set_name(f, attr->name);
+	if (out && attr && attr->stack) {
+		*out = f;
+		ready_child(c, p, f);
+		return 0;
+	}
 	run_child(c, p, f);
 	if (out)
 		*out = f;
@@ -306,6 +335,9 @@ static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 		if (extra[i])
 			return -EINVAL;
 	memcpy(a, attr, attr->size < sizeof(*a) ? attr->size : sizeof(*a));
+	if (a->stack && (a->stack_size < OWN_MIN ||
+			 (uintptr_t)a->stack + a->stack_size < a->stack_size))
+		return -EINVAL;
 	return 0;
 }
 
@@ -318,6 +350,8 @@ FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
 	if (!attr)
 		return fiber_spawn(out, fn, arg);
 	r = read_attr(&a, attr);
+	if (!r && a.stack && !out)
+		r = -EINVAL;
 	return r ? r : spawn_slow(out, &a, fn, arg, NULL, NULL);
 }
 
@@ -327,6 +361,8 @@ int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
 	struct fiber_attr a = { 0 };
 	int r = attr ? read_attr(&a, attr) : 0;
 
+	if (a.stack)	/* nobody would say when it is the program's again */
+		return -EINVAL;
 	return r ? r : spawn_slow(NULL, &a, fb_scope_main, arg, s, fn);
 }
 

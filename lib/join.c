@@ -143,6 +143,8 @@ static __attribute__((noinline)) int join_slow(fiber_t *f, void **result,
 	struct fb_caller me;
 	int r;
 
+	if (!f)
+		return -EINVAL;
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
 	fb_caller_enter(&me);
@@ -164,7 +166,8 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 	void *value;
 
 	/* Pairs with the release or exchange of DONE at its end. */
-	if (fb_unlikely(!c || FB_ACQUIRE(f->join) != FB_JOIN_DONE || f->klass))
+	if (fb_unlikely(!c || !f || FB_ACQUIRE(f->join) != FB_JOIN_DONE ||
+			f->klass))
 		return join_slow(f, result, FB_NEVER);
 	value = f->result;
 	FB_WRITE(c->page->in_fiber, 0);
@@ -206,6 +209,8 @@ FB_EXPORT int fiber_detach(fiber_t *f)
 	struct fb_carrier *c = fb_current();
 	bool visiting;
 
+	if (!f)
+		return -EINVAL;
 	if (c)
 		return detach(c, f);
 	if (FB_READ(fb_rt.state) == FB_FORKED)

@@ -179,6 +179,7 @@ static int configure(const struct fiber_config *cfg)
 		k.stack_size = DEFAULT_STACK;
 	if (k.stack_size < MIN_STACK)
 		k.stack_size = MIN_STACK;
+	k.stack_size *= FB_STACK_SCALE;
 	fb_rt.stack_size = (k.stack_size + page - 1) & ~(page - 1);
 	fb_rt.quantum_ns = k.quantum_ns ? k.quantum_ns : DEFAULT_QUANTUM;
 	fb_rt.grace_ns = k.grace_ns == FIBER_GRACE_NONE ? 0 :
@@ -354,6 +355,7 @@ static int start(const struct fiber_config *cfg)
 	if (r) {
 		fb_say("cannot start: %s", strerror(-r));
 		fb_rt.backend->close();
+		fb_guard_fini();
 		fb_stack_fini();
 		end_processors();
 	} else {
@@ -367,6 +369,7 @@ static void stop(void)
 	fb_blocked_stop();
 	fb_carrier_stop();
 	fb_rt.backend->close();
+	fb_guard_fini();
 	fb_stack_fini();
 	end_processors();
 	fb_rt.features = 0;

@@ -431,6 +431,8 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 	uint64_t deadline;
 	bool ok;
 
+	if (fb_unlikely(fb_stack_idle(p)))
+		return true;
 	FB_WRITE(p->watch, 0);
 	fb_sched_publish(p);
 	deadline = watch();

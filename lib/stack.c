@@ -2,133 +2,153 @@
 /*
  * stack.c - blocks: a stack with its fiber's descriptor at the top
  *
- *   base                                             base + size
+ *   base                                             base + stride
  *   | guard | ......... stack, grows down | struct fiber | colour |
  *
- * A block of class k has size << k bytes, size being the default stack size.
- * The colour, different from block to block, keeps the descriptors and hot
- * frames of many fibers out of the same cache sets; descriptor and first
- * frames share the top page, the only one that a small fiber touches.
+ * The stride depends on the class (stack.h). The colour, different from block
+ * to block, keeps the descriptors and hot frames of many fibers out of the same
+ * cache sets; descriptor and first frames share the top page, the only one
+ * that a small fiber touches. Small blocks are packed without regard to pages;
+ * their stride is no power of two, which colours them.
  *
  * Slabs of blocks are mapped without reserve and never unmapped while the
  * runtime is on: whoever still holds a stale fiber pointer may read it (see
  * fb_fiber_end). Blocks are carved one by one, so that a slab costs no memory.
+ * Small ones are wanted in huge pages: all of it will be touched, and a fault
+ * costs more than the fiber. In the others a huge page would commit what no
+ * fiber ever touches.
  *
- *   processor: pool (LIFO, default class; owner only, no lock), and a range
+ *   processor: a pool of each class (LIFO; owner only, no lock), and a range
  *              of blocks never used
- *   global:    one list a class, and the current slab, under stack_lock
+ *   global:    for each class, under st.lock: the current slab and the depot
  *
- * Guards: MADV_GUARD_INSTALL where the kernel has it (6.13); else mprotect,
- * which costs the process two mappings a block, so at most half of
- * vm.max_map_count goes there; beyond that FIBER_FEATURE_GUARD is cleared.
+ * What the pools cannot hold lies in the depot (depot.c).
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fb.h"
+#include "stack.h"
+#if __has_include(<valgrind/valgrind.h>)
+#include <valgrind/valgrind.h>
+#else
+#define VALGRIND_STACK_REGISTER(low, high) 0
+#define VALGRIND_STACK_DEREGISTER(id) ((void)(id))
+#endif
 
-#define CLASSES		16
-#define POOL_MOVE	128
+#define POOL_MOVE	(FB_POOL_MAX / 2)
 #define FRESH_BATCH	16
-#define SLAB_FIRST	64
-#define SLAB_MAX	4096
+#define SLAB_FIRST	(4u << 20)	/* bytes; small classes a 16th */
+#define SLAB_MAX	(256u << 20)
+#define SLAB_MAX_SMALL	(16u << 20)
+#define HUGE_PAGE	(2u << 20)
 #define COLOURS		8
 #define COLOUR_SIZE	256
-#define GUARD_INSTALL	102	/* MADV_GUARD_INSTALL, Linux 6.13 */
+#define LARGEST		((size_t)1 << 40)
 
 struct slab {
 	struct slab *next;
 	size_t bytes;
 };
 
-static struct {
-	size_t page;
-	size_t guards_left;	/* atomic: mprotect ones still allowed */
-	bool madvise_works;
+struct fb_stacks fb_st;
+#define st fb_st
 
-	fb_lock_t lock;
-	/* under lock */
-	struct fiber *pool[CLASSES];
-	char *fresh, *fresh_end;	/* of the default class */
-	size_t slab_blocks;		/* of the next slab */
-	struct slab *slabs;
-} st;
+/* ---- layout ---- */
 
-static size_t class_size(unsigned int k)
+static struct fiber *block_fiber(char *base, unsigned int k)
 {
-	return fb_rt.stack_size << k;
+	size_t stride = st.k[k].stride;
+	size_t colour = fb_klass_packed(k) ? 0 : (uintptr_t)base / stride % COLOURS;
+
+	if (k == FB_KLASS_OWN)
+		return (struct fiber *)base;
+	return (struct fiber *)(base + stride - colour * COLOUR_SIZE) - 1;
 }
 
-static struct fiber *block_fiber(char *base, size_t size)
+/* OWN: the end of the program's memory, behind the descriptor. */
+static void **own_high(const struct fiber *f)
 {
-	size_t colour = (uintptr_t)base / size % COLOURS;
-
-	return (struct fiber *)(base + size - colour * COLOUR_SIZE) - 1;
+	return (void **)(f + 1);
 }
 
-/* ---- guards ---- */
-
-static size_t read_max_map_count(void)
+char *fb_stack_high(const struct fiber *f)
 {
-	char buf[24] = "";
-	int fd = open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC);
-
-	if (fd >= 0) {
-		if (read(fd, buf, sizeof(buf) - 1) < 0)
-			buf[0] = 0;
-		close(fd);
-	}
-	return buf[0] ? strtoul(buf, NULL, 10) : 65530;
+	return f->klass == FB_KLASS_OWN ? *own_high(f) : (char *)f;
 }
 
-static void no_guards(void)
+char *fb_stack_low(const struct fiber *f)
 {
-	FB_WRITE(st.guards_left, 0);
-	__atomic_fetch_and(&fb_rt.features, ~FIBER_FEATURE_GUARD,
-			   __ATOMIC_RELAXED);
+	return (char *)f->base +
+	       (f->canary ? FB_CANARY_SIZE : st.page);
 }
 
-static void guard_block(char *base)
+static size_t usable(unsigned int k)
 {
-	int err = errno;
+	size_t over = sizeof(struct fiber) +
+		      (fb_klass_small(k) ? FB_CANARY_SIZE :
+				     COLOURS * COLOUR_SIZE + st.page);
 
-	if (st.madvise_works) {
-		if (madvise(base, st.page, GUARD_INSTALL))
-			no_guards();
-	} else if (FB_READ(st.guards_left)) {
-		__atomic_fetch_sub(&st.guards_left, 1, __ATOMIC_RELAXED);
-		if (mprotect(base, st.page, PROT_NONE))
-			no_guards();
-	} else if (FB_READ(fb_rt.features) & FIBER_FEATURE_GUARD) {
-		no_guards();
-	}
-	errno = err;
+	return st.k[k].stride > over ? st.k[k].stride - over : 0;
 }
 
 /* ---- slabs ---- */
 
-/* Map n blocks of `size` bytes, known to the backend; NULL: no memory. */
-static char *slab_map(size_t size, size_t n)
+void *fb_stack_map(size_t bytes, int flags)
 {
 	int err = errno;
-	char *mem = mmap(NULL, size * n + st.page, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
-			 MAP_STACK, -1, 0);
-	struct slab *s;
+	void *mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags,
+			 -1, 0);
 
 	errno = err;
-	if (mem == MAP_FAILED)
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
+/* Whole huge pages, from one on; MAP_STACK would forbid them. */
+static char *map_huge(size_t bytes)
+{
+	char *mem = fb_stack_map(bytes + HUGE_PAGE, 0), *from;
+	size_t before;
+
+	if (!mem)
 		return NULL;
-	/* No huge pages: a fiber touches one page of its block. */
-	madvise(mem, size * n, MADV_NOHUGEPAGE);
-	s = (struct slab *)(mem + size * n);
-	s->bytes = size * n + st.page;
+	before = -(uintptr_t)mem & (HUGE_PAGE - 1);
+	from = mem + before;
+	if (before)
+		munmap(mem, before);
+	munmap(from + bytes, HUGE_PAGE - before);
+	madvise(from, bytes, MADV_HUGEPAGE);
+	return from;
+}
+
+/* Room for blocks of class k, known to the backend; *bytes is what it got. */
+static char *slab_map(unsigned int k, size_t *bytes)
+{
+	size_t stride = st.k[k].stride, tail = sizeof(struct slab), n;
+	int err = errno;
+	struct slab *s;
+	char *mem;
+
+	if (fb_klass_packed(k) && *bytes >= HUGE_PAGE)
+		mem = map_huge(*bytes);
+	else
+		mem = fb_stack_map(*bytes, MAP_STACK);
+	if (!mem)
+		return NULL;
+	if (!fb_klass_packed(k))
+		madvise(mem, *bytes, MADV_NOHUGEPAGE);
+	s = (struct slab *)(mem + *bytes - tail);
+	s->bytes = *bytes;
+	n = (*bytes - tail) / stride;
+	*bytes = n * stride;
 	/* -ENOSPC: such stacks work, they are only not preempted by the module. */
-	fb_rt.backend->stacks(mem, size, n, st.page);
+	if (k != FB_KLASS_OWN)
+		fb_rt.backend->stacks(mem, stride, n, fb_klass_small(k) ?
+				      FB_CANARY_SIZE : st.page);
 	errno = err;
+	fb_san_stack(mem, *bytes);
 	fb_lock(&st.lock);
 	s->next = st.slabs;
 	st.slabs = s;
@@ -136,185 +156,276 @@ static char *slab_map(size_t size, size_t n)
 	return mem;
 }
 
-static struct fiber *carve(char *base, unsigned int klass)
+/* A slab, smaller if it must be; at least one block. */
+static char *slab_get(unsigned int k, size_t *bytes)
 {
-	struct fiber *f = block_fiber(base, class_size(klass));
+	size_t least = (st.k[k].stride + sizeof(struct slab) + st.page - 1) &
+		       ~(st.page - 1);
+	char *mem = NULL;
 
-	guard_block(base);
-	f->base = base;
-	f->klass = klass;
-	return f;
+	if (!fb_klass_packed(k))	/* the descriptor of the slab has its own page */
+		*bytes += st.page;
+	for (; *bytes > least; *bytes = (*bytes / 2 + st.page - 1) &
+					~(st.page - 1)) {
+		mem = slab_map(k, bytes);
+		if (mem)
+			return mem;
+	}
+	*bytes = least;
+	return slab_map(k, bytes);
 }
 
-/* Some blocks of the default class, never used, into [*from, *end). */
-static bool fresh_range(char **from, char **end, size_t want)
+/* Some blocks of class k, never used, into [*from, *end). */
+static bool fresh_range(unsigned int k, char **from, char **end, size_t want)
 {
-	size_t n;
+	struct fb_klass *q = &st.k[k];
+	size_t bytes;
 	char *mem;
 
 	fb_lock(&st.lock);
-	while (st.fresh == st.fresh_end) {
-		n = st.slab_blocks;
+	while (q->fresh == q->fresh_end) {
+		bytes = q->slab_bytes;
 		fb_unlock(&st.lock);
-		mem = slab_map(fb_rt.stack_size, n);
-		while (!mem && n > 1)
-			mem = slab_map(fb_rt.stack_size, n /= 2);
+		mem = slab_get(k, &bytes);
 		if (!mem)
 			return false;
 		fb_lock(&st.lock);
-		if (st.fresh != st.fresh_end) {
+		if (q->fresh != q->fresh_end) {
 			/* Another came first: give this one to the caller. */
 			fb_unlock(&st.lock);
 			*from = mem;
-			*end = mem + n * fb_rt.stack_size;
+			*end = mem + bytes;
 			return true;
 		}
-		st.fresh = mem;
-		st.fresh_end = mem + n * fb_rt.stack_size;
-		if (st.slab_blocks < SLAB_MAX)
-			st.slab_blocks *= 2;
+		q->fresh = mem;
+		q->fresh_end = mem + bytes;
+		if (q->slab_bytes < (fb_klass_packed(k) ? SLAB_MAX_SMALL : SLAB_MAX))
+			q->slab_bytes *= 2;
 	}
-	n = (size_t)(st.fresh_end - st.fresh) / fb_rt.stack_size;
-	if (n > want)
-		n = want;
-	*from = st.fresh;
-	*end = st.fresh += n * fb_rt.stack_size;
+	bytes = want * q->stride;
+	if (bytes > (size_t)(q->fresh_end - q->fresh))
+		bytes = (size_t)(q->fresh_end - q->fresh);
+	*from = q->fresh;
+	*end = q->fresh += bytes;
 	fb_unlock(&st.lock);
 	return true;
 }
 
-/* ---- get and put ---- */
+/* ---- blocks ---- */
 
-static struct fiber *global_get(unsigned int klass)
+struct fiber *fb_stack_carve(char *base, unsigned int k, bool cold)
 {
-	struct fiber *f;
+	struct fiber *f = block_fiber(base, k);
 
-	if (!FB_READ(st.pool[klass]))
-		return NULL;
-	fb_lock(&st.lock);
-	f = st.pool[klass];
-	if (f)
-		FB_WRITE(st.pool[klass], f->link);
-	fb_unlock(&st.lock);
+	f->klass = k;
+	f->base = base;
+	f->canary = 0;
+	if (k == FB_KLASS_OWN)
+		return f;
+	if (fb_klass_small(k))
+		fb_guard_canary(f, base);
+	else if (!cold)
+		fb_guard_block(f);
+	if (!cold)
+		f->valgrind = VALGRIND_STACK_REGISTER(fb_stack_low(f),
+						      fb_stack_high(f));
 	return f;
 }
 
-static void global_put(unsigned int klass, struct fiber *first,
-		       struct fiber *last)
+/* ---- get and put ---- */
+
+/* A processor's share of class k. */
+struct share {
+	struct fiber **list;
+	uint32_t *count;
+	char **fresh, **fresh_end;
+};
+
+static struct share share(struct fb_processor *p, unsigned int k)
 {
-	fb_lock(&st.lock);
-	last->link = st.pool[klass];
-	FB_WRITE(st.pool[klass], first);
-	fb_unlock(&st.lock);
+	struct fb_pool *o = &p->other[k];
+
+	return (struct share) {
+		.list = k ? &o->list : &p->pool,
+		.count = k ? &o->count : &p->pool_count,
+		.fresh = &o->fresh,
+		.fresh_end = &o->fresh_end,
+	};
 }
 
-/* A block of another class: one slab each time, pooled afterwards. */
-static struct fiber *get_large(size_t size)
+static struct fiber *get_plain(unsigned int k)
 {
-	unsigned int k = 1;
-	struct fiber *f;
-	char *mem;
-
-	while (k < CLASSES && class_size(k) < size)
-		k++;
-	if (k == CLASSES)
-		return NULL;
-	f = global_get(k);
-	if (f)
-		return f;
-	mem = slab_map(class_size(k), 1);
-	return mem ? carve(mem, k) : NULL;
-}
-
-/* The default class when the processor's pool is empty. */
-struct fiber *fb_stack_get_slow(struct fb_processor *p)
-{
-	struct fiber *f;
+	struct fiber *f = fb_depot_get(k);
 	char *from, *end;
 
-	if (p && p->fresh != p->fresh_end) {
-		from = p->fresh;
-		p->fresh += fb_rt.stack_size;
-		return carve(from, 0);
-	}
-	f = global_get(0);
 	if (f) {
-		/* Some more for the next ones, at the price of one. */
-		for (int i = 1; p && i < FRESH_BATCH; i++) {
-			struct fiber *g = global_get(0);
+		size_t n = 0;
 
-			if (!g)
-				break;
-			g->link = p->pool;
-			p->pool = g;
-			p->pool_count++;
-		}
+		for (struct fiber *g = f->link; g; g = g->link)
+			n++;
+		if (n)
+			fb_depot_put(k, f->link, n);
 		return f;
 	}
-	if (!fresh_range(&from, &end, p ? FRESH_BATCH : 1))
-		return NULL;
-	if (p) {
-		p->fresh = from + fb_rt.stack_size;
-		p->fresh_end = end;
-	}
-	return carve(from, 0);
+	f = fb_depot_get_cold(k);
+	if (f)
+		return f;
+	return fresh_range(k, &from, &end, 1) ? fb_stack_carve(from, k, false) : NULL;
 }
 
-struct fiber *fb_stack_get(struct fb_processor *p, size_t usable)
+static struct fiber *pop(struct share s)
 {
-	size_t over = sizeof(struct fiber) + COLOURS * COLOUR_SIZE + st.page;
+	struct fiber *f = *s.list;
 
-	if (usable > SIZE_MAX / 4)
+	*s.list = f->link;
+	--*s.count;
+	return f;
+}
+
+static struct fiber *get(struct fb_processor *p, unsigned int k)
+{
+	struct share s = share(p, k);
+	struct fiber *f;
+	char *base;
+
+	if (*s.list)
+		return pop(s);
+	f = fb_depot_get(k);
+	if (f) {
+		for (*s.list = f; f; f = f->link)
+			++*s.count;
+		return pop(s);
+	}
+	f = fb_depot_get_cold(k);
+	if (f)
+		return f;
+	if (*s.fresh == *s.fresh_end &&
+	    !fresh_range(k, s.fresh, s.fresh_end,
+			 st.k[k].move < FRESH_BATCH ? 1 : FRESH_BATCH))
 		return NULL;
-	if (usable && usable + over > fb_rt.stack_size)
-		return get_large(usable + over);
-	return fb_stack_get_slow(p);
+	base = *s.fresh;
+	*s.fresh += st.k[k].stride;
+	return fb_stack_carve(base, k, false);
+}
+
+static int klass_for(size_t size)
+{
+	int k;
+
+	for (k = FB_KLASS_SMALL; k < FB_KLASS_OWN; k++)
+		if (st.k[k].stride && usable(k) >= size)
+			return k;
+	for (k = 0; k < FB_KLASS_SMALL && st.k[k].stride; k++)
+		if (usable(k) >= size)
+			return k;
+	return -1;
+}
+
+struct fiber *fb_stack_get(struct fb_processor *p, size_t size)
+{
+	int k = 0;
+
+	if (size > LARGEST)
+		return NULL;
+	if (size)
+		k = klass_for(size * FB_STACK_SCALE);
+	if (k < 0)
+		return NULL;
+	return p && !fb_mark_on ? get(p, k) : get_plain(k);
+}
+
+/* A descriptor for [stack, + size), which stays the program's. */
+struct fiber *fb_stack_own(struct fb_processor *p, void *stack, size_t size)
+{
+	uintptr_t low = ((uintptr_t)stack + 15) & ~(uintptr_t)15;
+	uintptr_t high = ((uintptr_t)stack + size) & ~(uintptr_t)63;
+	struct fiber *f = p ? get(p, FB_KLASS_OWN) : get_plain(FB_KLASS_OWN);
+
+	if (!f)
+		return NULL;
+	f->base = (void *)low;
+	*own_high(f) = (void *)high;
+	fb_guard_canary(f, f->base);
+	f->valgrind = VALGRIND_STACK_REGISTER(low + FB_CANARY_SIZE, high);
+	return f;
 }
 
 /* Not the default class, no processor, or the processor has plenty. */
 void fb_stack_put_slow(struct fb_processor *p, struct fiber *f)
 {
-	struct fiber *last;
+	unsigned int k = f->klass;
+	struct fiber *first, *last;
+	struct share s;
+	uint32_t n = 1;
 
-	if (!p || f->klass) {
-		global_put(f->klass, f, f);
+	if (k == FB_KLASS_OWN)
+		VALGRIND_STACK_DEREGISTER(f->valgrind);
+	if (fb_mark_on)
+		fb_mark_ended(f);
+	if (!p || fb_mark_on) {
+		f->link = NULL;
+		fb_depot_put(k, f, 1);
 		return;
 	}
-	/* f itself stays here: it may be the stack we stand on. */
-	last = p->pool;
-	for (int i = 1; i < POOL_MOVE; i++)
-		last = last->link;
-	struct fiber *first = p->pool;
-
-	p->pool = last->link;
-	p->pool_count -= POOL_MOVE;
-	global_put(0, first, last);
-	f->link = p->pool;
-	p->pool = f;
-	p->pool_count++;
+	s = share(p, k);
+	if (*s.count >= 2 * st.k[k].move) {
+		/* f itself stays here: it may be the stack we stand on. */
+		first = last = *s.list;
+		for (; n < st.k[k].move; n++)
+			last = last->link;
+		*s.list = last->link;
+		*s.count -= n;
+		last->link = NULL;
+		fb_depot_put(k, first, n);
+		fb_depot_trim(k, fiber_now());
+	}
+	f->link = *s.list;
+	*s.list = f;
+	++*s.count;
 }
 
 /* ---- start and end ---- */
 
+static void klass_init(unsigned int k, size_t stride)
+{
+	struct fb_klass *q = &st.k[k];
+
+	q->stride = stride;
+	q->slab_bytes = fb_klass_packed(k) ? SLAB_FIRST / 16 : SLAB_FIRST;
+	if (q->slab_bytes < stride)
+		q->slab_bytes = stride;
+	q->move = POOL_MOVE;
+	while (q->move > 1 && q->move * stride > 8u << 20)
+		q->move /= 2;
+	if (!k)			/* the fast paths count to FB_POOL_MAX */
+		q->move = POOL_MOVE;
+}
+
+static void klasses_init(void)
+{
+	size_t size = fb_rt.stack_size;
+	unsigned int k;
+
+	for (k = 0; k < FB_KLASS_SMALL && size <= LARGEST / 2; k++, size *= 2)
+		klass_init(k, size);
+	for (k = 0; k < 3; k++)
+		klass_init(FB_KLASS_SMALL + k,
+			   (2048 << k) * FB_STACK_SCALE +
+			   sizeof(struct fiber) + FB_CANARY_SIZE);
+	size = 16384 * FB_STACK_SCALE;
+	for (k = FB_KLASS_MIDDLE; size < fb_rt.stack_size &&
+	     k < FB_KLASS_OWN; k++, size *= 2)
+		klass_init(k, size);
+	klass_init(FB_KLASS_OWN, sizeof(struct fiber) + FB_LINE);
+}
+
 int fb_stack_init(void)
 {
-	int err = errno;
-	char *probe;
-
 	memset(&st, 0, sizeof(st));
 	st.page = sysconf(_SC_PAGESIZE);
-	st.slab_blocks = SLAB_FIRST;
-	st.guards_left = read_max_map_count() / 4;
-	probe = mmap(NULL, st.page, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (probe == MAP_FAILED)
-		return -ENOMEM;
-	st.madvise_works = !madvise(probe, st.page, GUARD_INSTALL);
-	munmap(probe, st.page);
-	errno = err;
-	__atomic_fetch_or(&fb_rt.features, FIBER_FEATURE_GUARD,
-			  __ATOMIC_RELAXED);
-	return 0;
+	klasses_init();
+	fb_mark_init();
+	return fb_guard_init(st.page);
 }
 
 void fb_stack_fini(void)
@@ -322,8 +433,14 @@ void fb_stack_fini(void)
 	struct slab *s = st.slabs, *next;
 
 	for (; s; s = next) {
+		char *end = (char *)(s + 1);
+		size_t bytes = s->bytes;
+
 		next = s->next;
-		munmap((char *)s + st.page - s->bytes, s->bytes);
+		munmap(end - bytes, bytes);
 	}
+	for (unsigned int k = 0; k < FB_KLASSES; k++)
+		if (st.k[k].cold)
+			munmap(st.k[k].cold, st.k[k].cold_max * sizeof(char *));
 	memset(&st, 0, sizeof(st));
 }

@@ -4,7 +4,7 @@
 # Runs test suites, goes on after failures, counts cases.
 #
 #   check.sh SUITE...        native, vm, cost, imports, dkms, model, docs,
-#                            stress, flavours, matrix, kselftest, fuzz
+#                            stress, flavours, matrix, kselftest, fuzz, san
 #
 # KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
@@ -209,6 +209,7 @@ deps() {
 	if needs_kernels || has flavours || has matrix; then purposes+=(vm); fi
 	if has model; then purposes+=(model); fi
 	if has kselftest; then purposes+=(kselftest); fi
+	if has san; then purposes+=(san); fi
 	if has dkms; then purposes+=(dkms); fi
 	"$TOP/tools/deps.sh" "${purposes[@]}" ||
 		broken "packages are missing (see above)"
@@ -256,6 +257,7 @@ if has stress; then stress_suite "${kernels[@]}"; fi
 if has matrix; then matrix_suite; fi
 if has docs; then suite docs "$HERE/docs.sh"; fi
 if has model; then suite model "$HERE/model.sh"; fi
+if has san; then suite san "$HERE/san.sh"; fi
 if has imports || has dkms; then
 	mapfile -t ready < <(ready_kernels)
 	[ ${#ready[@]} -gt 0 ] || broken "no module was built"

@@ -3,7 +3,7 @@
 #
 # Debian packages by purpose: says which are missing, then installs those.
 #
-#   deps.sh PURPOSE...     build, native, vm, model, kselftest, demo,
+#   deps.sh PURPOSE...     build, native, vm, model, san, kselftest, demo,
 #                          dkms, bench
 #
 # DEPS=no: install nothing.
@@ -18,11 +18,12 @@ packages() {
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
 	kselftest) echo lib32gcc-12-dev libc6-dev-i386 ;;
+	san) echo valgrind libclang-rt-dev clang ;;
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, vm, model, kselftest, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, vm, model, san, kselftest, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
 }

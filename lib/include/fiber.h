@@ -87,7 +87,8 @@ int fiber_fini(void);
 #define FIBER_FEATURE_EXACT	  (1ULL << 2)	/* ... at once and returns with one (else: within ms) */
 #define FIBER_FEATURE_PREEMPT	  (1ULL << 3)	/* CPU hogs are preempted */
 #define FIBER_FEATURE_NO_SIGNAL	  (1ULL << 4)	/* without signals: no EINTR because of us */
-#define FIBER_FEATURE_GUARD	  (1ULL << 5)	/* every stack has a guard page */
+#define FIBER_FEATURE_GUARD	  (1ULL << 5)	/* stacks have a guard page (but see fiber_attr) */
+#define FIBER_FEATURE_CANARY	  (1ULL << 6)	/* no more guard pages: some stacks are checked at each switch */
 #define FIBER_FEATURE_CANCEL_BLOCKED (1ULL << 16) /* cancelled: blocking calls fail with EINTR */
 uint64_t fiber_features(void);
 /* A printable line: backend, processors, what is weaker and why. Static. */
@@ -99,15 +100,25 @@ const char *fiber_backend(void);
  * struct fiber_attr - properties of a new fiber; zero means the default
  * @size: sizeof(struct fiber_attr)
  * @name: copied, at most 15 bytes are kept
- * @stack_size: usable bytes at least; rounded up to the next of some sizes,
- *              which double. Frames larger than a page can jump over the
- *              guard page unless compiled with -fstack-clash-protection (as
- *              fiber.pc says)
+ * @stack_size: usable bytes at least; rounded up to the next of some sizes:
+ *              2, 4, 8 KiB, then about 11, 27, 57 KiB, ... with the default of
+ *              64 KiB. Frames larger than a page can jump over the guard page
+ *              unless compiled with -fstack-clash-protection (as fiber.pc
+ *              says). The three smallest have no guard page: an overflow is
+ *              found at the next switch, when it has done its harm. Link with
+ *              -Wl,-z,now for them: the first call of a function by the
+ *              dynamic linker needs more stack than 2 KiB
+ * @stack:      the caller's own memory of stack_size bytes, 512 at least, in
+ *              place of the library's; without a guard page too. It is the
+ *              caller's again when fiber_join has returned: such a fiber cannot
+ *              be detached from the start (-EINVAL). Started from a fiber it
+ *              becomes ready and does not run at once
  */
 struct fiber_attr {
 	size_t size;
 	const char *name;
 	size_t stack_size;
+	void *stack;
 };
 
 /*
@@ -129,12 +140,13 @@ int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
  * fiber_join - wait until f ended; *result (may be NULL) is what it returned
  * Any thread; a plain thread sleeps in the kernel. Ends the life of f, unless an
  * error is returned: then f is to be joined or detached still.
- * Errors: -EDEADLK (f is the caller), -ECANCELED, -ETIMEDOUT (the deadline,
+ * Errors: -EDEADLK (f is the caller), -EINVAL (f is NULL), -ECANCELED, -ETIMEDOUT (the deadline,
  * CLOCK_MONOTONIC in ns, has come; 0: do not wait).
  */
 int fiber_join(fiber_t *f, void **result);
 int fiber_join_until(fiber_t *f, void **result, uint64_t deadline);
-/* fiber_detach - nobody will join f; it is freed when it ends. Any thread. */
+/* fiber_detach - nobody will join f; it is freed when it ends. Any
+ * thread. Errors: -EINVAL (f is NULL). */
 int fiber_detach(fiber_t *f);
 /* fiber_exit - end the calling fiber with this result. Fiber only. */
 void fiber_exit(void *result) __attribute__((noreturn));
@@ -156,6 +168,39 @@ uint64_t fiber_id(const fiber_t *f);	/* unique in a run, no order */
 /* Names: at most 15 bytes are kept. The pointer lives as long as f. */
 const char *fiber_name(const fiber_t *f);
 int fiber_set_name(fiber_t *f, const char *name);
+
+/* ---- how much stack fibers use ---- */
+
+/*
+ * struct fiber_stack - the stack of one fiber, in bytes
+ * @size:    in: sizeof(struct fiber_stack)
+ * @low:     lowest usable byte
+ * @bytes:   usable from there up
+ * @used:    now, by the caller itself or by a fiber that is parked; 0: not known
+ * @deepest: the most used so far; with FIBER_STACK_MARKS=1 in the environment
+ *           by this fiber, else perhaps by one that had the stack before
+ */
+struct fiber_stack {
+	size_t size;
+	void *low;
+	size_t bytes, used, deepest;
+};
+/* Any thread; f must not be joined or detached yet. Errors: -EINVAL. */
+int fiber_stack_info(const fiber_t *f, struct fiber_stack *st);
+
+/* Of all ended fibers of one entry function: how many, the deepest use. */
+struct fiber_stack_mark {
+	void *(*fn)(void *);
+	uint64_t ended;
+	size_t deepest, stack_size;
+};
+/*
+ * fiber_stack_marks - up to max of them into marks[]; returns how many there
+ * are (at most 768 are kept). Needs FIBER_STACK_MARKS=1 in the environment,
+ * which makes spawns slower. Any thread. Errors: -EOPNOTSUPP (it was not set),
+ * -EINVAL, -EPERM (no runtime).
+ */
+int fiber_stack_marks(struct fiber_stack_mark *marks, int max);
 
 /* ---- critical sections and blocking ---- */
 

@@ -183,6 +183,8 @@ static void *looks_at_alignment(void *arg)
 	char text[64];
 
 	check_eq(0, (uintptr_t)__builtin_frame_address(0) % 16);
+	if (arg)		/* a stack too small for printf */
+		return NULL;
 	snprintf(text, sizeof(text), "%.3f %Lf", 1.5, 2.25L);
 	check(!strcmp(text, "1.500 2.250000"));
 	return NULL;
@@ -197,7 +199,7 @@ static void *aligned(void *arg)
 	for (size_t size = 1; size < 300000; size += 9973) {
 		attr.stack_size = size;
 		check_eq(0, fiber_spawn_attr(&f, &attr, looks_at_alignment,
-					     NULL));
+					     size < 8192 ? &attr : NULL));
 		join(f);
 	}
 	return NULL;

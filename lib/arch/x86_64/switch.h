@@ -50,11 +50,13 @@ typedef void (*fb_switch_fn)(struct fb_carrier *c, void *arg);
 	"xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",	\
 	"xmm15", "memory", "cc"
 
-#define FB_SAVE								\
+#define FB_SAVE_SP							\
 	"leaq 1f(%%rip), %%rax\n\t"					\
 	"movq %%rsp, 0(%%rsi)\n\t"					\
-	"movq %%rbp, 8(%%rsi)\n\t"					\
+	"movq %%rbp, 8(%%rsi)\n\t"
+#define FB_SAVE_IP							\
 	"movq %%rax, 16(%%rsi)\n\t"
+#define FB_SAVE		FB_SAVE_SP FB_SAVE_IP
 #define FB_LOAD								\
 	"movq 0(%%rdx), %%rsp\n\t"					\
 	"movq 8(%%rdx), %%rbp\n\t"
@@ -140,10 +142,15 @@ fb_switch_call(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
 
 	register void *r8 __asm__("r8") = arg;
 
-	__asm__ volatile(FB_SAVE
+	/*
+	 * The last store stands between the two steps of rsp: valgrind takes
+	 * them for one otherwise, and the new frame for forbidden memory.
+	 */
+	__asm__ volatile(FB_SAVE_SP
 			 "movq %%rdi, %%rbx\n\t"
 			 "movq %%rdx, %%r12\n\t"
 			 "movq 0(%%rdx), %%rsp\n\t"
+			 FB_SAVE_IP
 			 "leaq -128(%%rsp), %%rsp\n\t"
 			 "andq $-16, %%rsp\n\t"
 			 "xorl %%ebp, %%ebp\n\t"

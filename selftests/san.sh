@@ -1,0 +1,107 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Library tests under sanitizers and valgrind, on this machine (user backend).
+#
+#   san.sh [KIND...]      address undefined thread valgrind (default: all)
+#
+# CC=clang: another compiler. PROGRAMS="order block": those only.
+# SAN_LIMIT: seconds for one program (300). Prints TAP, as native.sh; a case
+# that cannot run under a kind is a SKIP that says why.
+
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TOP=$(cd "$HERE/.." && pwd)
+CC=${CC:-cc}
+limit=${SAN_LIMIT:-300}
+
+export FIBER_BACKEND=user FIBER_ALLOWANCE=${FIBER_ALLOWANCE:-20}
+export ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=0
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
+
+# cannot KIND: lines "PROGRAM CASE REASON"
+cannot() {
+	case $1 in
+	address|thread) cat <<-END
+		spawn many_in_waves_with_little_memory the shadow counts as memory
+		spawn out_of_memory_is_an_error the shadow counts as memory
+		state overflow_hits_the_guard the sanitizer reports it, not a signal
+		kill fault_in_a_fiber the sanitizer reports it, not a signal
+		idle all_blocked_in_read its interceptors and its own thread wake up
+		END
+		;;&
+	thread) cat <<-END
+		spawn fib_on_one_processor its fibers take 0.1 ms each
+		spawn fib_on_two_processors its fibers take 0.1 ms each
+		spawn fib_on_four_processors its fibers take 0.1 ms each
+		END
+		;;
+	esac
+}
+
+# skips KIND PROGRAM: the options that leave cases out; says SKIP to stdout
+skips() {
+	local program name reason
+	options=()
+	while read -r program name reason; do
+		[ "$program" = "$2" ] || continue
+		options+=(-T "$name")
+		echo "ok 0 $2.$name # SKIP $1: $reason"
+	done < <(cannot "$1")
+}
+
+# plus N: the cases left out belong to the plan
+plus() {
+	awk -v n="$1" '/^1\.\.[0-9]+$/ { $0 = "1.." substr($0, 4) + n }
+		{ print; fflush() }'
+}
+
+run_one() {
+	local kind=$1 program=$2 name rc=0 options tool=()
+	name=$(basename "$program")
+	echo "# RUN $kind/$name"
+	skips "$kind" "$name"
+	if [ "$kind" = valgrind ]; then
+		tool=(valgrind -q --error-exitcode=99 --fair-sched=yes
+		      --trace-children=no --max-threads=2000)
+	fi
+	timeout -k 5 "$limit" "${tool[@]}" "$program" "${options[@]}" \
+		</dev/null 2>&1 | plus $((${#options[@]} / 2)) || rc=$?
+	case $rc in
+	0) ;;
+	124|137) echo "not ok - $kind/$name: timeout after $limit s" ;;
+	esac
+	echo "# DONE $kind/$name rc=$rc"
+}
+
+folder() {
+	case $1 in
+	valgrind) echo "$TOP/build" ;;
+	*) echo "$TOP/build/san/$1-$(basename "$CC")" ;;
+	esac
+}
+
+build() {
+	local kind=$1 san=SAN=$1
+	[ "$kind" != valgrind ] || san=
+	make --no-print-directory -s -j2 -C "$TOP" CC="$CC" $san lib tests >&2
+}
+
+[ $# -gt 0 ] || set -- address undefined thread valgrind
+for kind; do
+	if [ "$kind" = valgrind ] && ! command -v valgrind >/dev/null; then
+		echo "# RUN valgrind"
+		echo "ok 1 valgrind # SKIP valgrind is not installed"
+		echo "# DONE valgrind rc=0"
+		continue
+	fi
+	build "$kind" || { echo "not ok - make SAN=$kind"; continue; }
+	mapfile -t programs < <(find "$(folder "$kind")/selftests/lib" \
+		-maxdepth 1 -type f -perm -100 | sort)
+	for program in "${programs[@]}"; do
+		[[ " ${PROGRAMS:-$(basename "$program")} " = \
+			*" $(basename "$program") "* ]] || continue
+		run_one "$kind" "$program"
+	done
+done
