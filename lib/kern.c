@@ -82,7 +82,9 @@ extern const char fb_upcall_return_end[] __attribute__((visibility("hidden")));
 extern const char fb_upcall_preempt[] __attribute__((visibility("hidden")));
 int fb_upcall_fd = -1;
 uint32_t fb_upcall_acquire = FIBER_IOC_ACQUIRE;
-uint8_t fb_upcall_xsavec;
+/* How upcall.S saves the extended state: xsave, xsavec, or fxsave. */
+enum { XSAVE, XSAVEC, FXSAVE };
+uint8_t fb_upcall_xsave;
 _Noreturn void fb_upcall_abort(long err);
 
 static struct {
@@ -123,22 +125,27 @@ static long call_or_die(unsigned long cmd, void *arg)
 
 /* ---- setup ---- */
 
-/* The extended state of this CPU; 0: no xsave, so no preemption. */
+/* Bytes of this CPU's extended state; sets how to save it. */
 static uint32_t xsave_size(void)
 {
 	unsigned int a, b, c, d, size;
 
 	if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27)))
-		return 0;
+		goto fxsave;
 	if (!__get_cpuid_count(0xd, 0, &a, &b, &c, &d))
-		return 0;
+		goto fxsave;
+	fb_upcall_xsave = XSAVE;
 	size = b;
 	if (__get_cpuid_count(0xd, 1, &a, &b, &c, &d) && (a & 2)) {
-		fb_upcall_xsavec = 1;
+		fb_upcall_xsave = XSAVEC;
 		if (b > size)
 			size = b;
 	}
 	return (size + 63) & ~63u;
+fxsave:
+	/* All there is without xsave: x87 and SSE. The rest of 576 is cleared. */
+	fb_upcall_xsave = FXSAVE;
+	return 576;
 }
 
 static bool shadow_stack(void)
@@ -248,7 +255,7 @@ static int setup_group(struct fb_setup *s)
 	a.min_spares = s->min_spares;
 	a.return_ip = (uintptr_t)fb_upcall_return;
 	a.return_end = (uintptr_t)fb_upcall_return_end;
-	if (fb_rt.xsave_size && (q.features & FIBER_FEAT_PREEMPT))
+	if (q.features & FIBER_FEAT_PREEMPT)
 		a.preempt_ip = (uintptr_t)fb_upcall_preempt;
 	r = (int)call(FIBER_IOC_SETUP, &a);
 	if (r)

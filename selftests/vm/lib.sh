@@ -202,7 +202,7 @@ vm_accel() {
 		if vm_have_kvm "$1"; then
 			printf '%s\n' -accel kvm -cpu host
 		else
-			printf '%s\n' -accel tcg,thread=multi -cpu max
+			printf '%s\n' -accel tcg,thread=multi -cpu "${VM_CPU:-max}"
 		fi ;;
 	*)
 		vm_die "VM_MODE is '$VM_MODE': say multi, single or icount" ;;

@@ -207,12 +207,15 @@ fb_upcall_preempt:
 	movq	%rax, 568(%rdi)
 	movl	$-1, %eax
 	movl	$-1, %edx
-	cmpb	$0, fb_upcall_xsavec(%rip)
+	cmpb	$1, fb_upcall_xsave(%rip)
 	je	1f
-	xsavec64 (%rdi)
-	jmp	2f
-1:	xsave64	(%rdi)
-2:
+	jb	2f
+	fxsave64 (%rdi)
+	jmp	3f
+1:	xsavec64 (%rdi)
+	jmp	3f
+2:	xsave64	(%rdi)
+3:
 	movq	C_ROOT_SP(%rbx), %rsp
 	leaq	-RED_ZONE(%rsp), %rsp
 	andq	$-16, %rsp
@@ -224,7 +227,11 @@ fb_upcall_preempt:
 	movq	C_XSAVE(%rbx), %rdi
 	movl	$-1, %eax
 	movl	$-1, %edx
+	cmpb	$2, fb_upcall_xsave(%rip)
+	je	4f
+	.cfi_remember_state
 	xrstor64 (%rdi)
+5:
 	movq	C_PAGE(%rbx), %rax
 	movl	$1, P_IN_FIBER(%rax)	/* from here on a block may hand off again */
 
@@ -257,6 +264,10 @@ fb_upcall_preempt:
 	.cfi_adjust_cfa_offset -8
 	cfi_pop	rax
 	ret	$RED_ZONE
+4:	/* With the frame as it is at the branch. */
+	.cfi_restore_state
+	fxrstor64 (%rdi)
+	jmp	5b
 	.cfi_endproc
 	.size	fb_upcall_preempt, . - fb_upcall_preempt
 
