@@ -117,6 +117,34 @@ void bench_lockers_end(struct bench_lock *b)
 	}
 }
 
+/* ---- parked ---- */
+
+/* Resident, and what the kernel needs to know where. */
+long long bench_memory(void)
+{
+	FILE *file = fopen("/proc/self/status", "re");
+	long long kib = 0, n;
+	char line[128];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "VmRSS: %lld", &n) == 1 ||
+		    sscanf(line, "VmPTE: %lld", &n) == 1)
+			kib += n;
+	if (file)
+		fclose(file);
+	return kib * 1024;
+}
+
+static int row_parked(const char *row, void (*run)(struct bench_parked *))
+{
+	struct bench_parked b = { .fibers = 1000000, .small = row[6] != 0 };
+
+	run(&b);
+	printf("%s-create %.3f\n%s-wake %.3f\n%s-bytes %ld\n", row,
+	       (double)b.create / MS, row, (double)b.wake / MS, row, b.bytes);
+	return 0;
+}
+
 /* ---- blocked readers ---- */
 
 static long entered, ended;		/* atomic */
@@ -244,6 +272,8 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops)
 		return row_fib(row, ops->fib, ops->fib_n ? ops->fib_n : 30);
 	if (!strncmp(row, "skynet", 6) && ops->skynet)
 		return row_skynet(row, ops->skynet);
+	if (!strncmp(row, "parked", 6) && ops->parked)
+		return row_parked(row, ops->parked);
 	if (!strcmp(row, "blocked") && ops->blocked)
 		return row_blocked(ops->blocked);
 	if (!strcmp(row, "timer") && ops->sleepers)

@@ -32,6 +32,15 @@ struct bench_node {
 	long first, size;
 };
 
+/* Very many fibers, of a small stack if there is a choice, parked and woken. */
+struct bench_parked {
+	long fibers;
+	int small;
+	/* out */
+	long long create, wake;		/* ns: all of them */
+	long bytes;			/* each, page tables too */
+};
+
 /* A row without its function is one the peer does not have. */
 struct bench_ops {
 	void (*switches)(long n);	/* n switches */
@@ -45,6 +54,7 @@ struct bench_ops {
 	void (*buffered)(long n);	/* the same with BENCH_SLOTS */
 	void (*mutex)(long n);		/* BENCH_LOCKERS lock and unlock, n in all */
 	void (*mutex_yield)(long n);	/* the same, each holder yields */
+	void (*parked)(struct bench_parked *b);
 	void (*blocked)(void);		/* 2 bench_spin, 100 bench_read */
 	void (*sleepers)(long n);	/* bench_sleeper in each of n fibers */
 };
@@ -52,6 +62,7 @@ struct bench_ops {
 int bench_processors(int argc, char **argv);
 int bench_main(int argc, char **argv, const struct bench_ops *ops);
 long long bench_now(void);		/* on the clock of this row */
+long long bench_memory(void);		/* bytes of this process */
 void bench_read(long i);
 void bench_spin(void);
 void bench_sleeper(long i, void (*sleep_until)(long long ns));

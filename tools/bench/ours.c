@@ -306,6 +306,8 @@ static void sleepers(long n)
 	free(f);
 }
 
+void bench_ours_parked(struct bench_parked *b);	/* parked.c */
+
 static const struct bench_ops ops = {
 	.switches = switches,
 	.switches_called = switches_called,
@@ -317,6 +319,7 @@ static const struct bench_ops ops = {
 	.buffered = buffered,
 	.mutex = run_mutex,
 	.mutex_yield = run_mutex_yield,
+	.parked = bench_ours_parked,
 	.blocked = blocked,
 	.sleepers = sleepers,
 };

@@ -27,13 +27,15 @@ read -ra wanted <<<"${PEERS:-go boost myth pthread}"
 rows=("$@")
 [ $# -gt 0 ] || rows=(switch switch-called yield yield-10 yield-1000
 	yield-100000 spawn fib1 fib2 skynet1 skynet2 chan1 chan2 buf1 buf2
-	mutex1 mutex2 mutex-yield mutex-yield2 timer blocked)
+	mutex1 mutex2 mutex-yield mutex-yield2 timer parked parked-small
+	blocked)
 flags=(-O2 -g -D_GNU_SOURCE)
 limit=${LIMIT:-60}
 
 unit() {
 	case $1 in
-	skynet*|blocked-entered) echo ms ;;
+	*-bytes) echo bytes ;;
+	skynet*|blocked-entered|parked*) echo ms ;;
 	blocked*|timer-p*) echo us ;;
 	*) echo ns ;;
 	esac
@@ -124,8 +126,11 @@ run() {
 	*2) cpus=0,1 ;;
 	blocked) cpus=0,1 command=($out/pipes "${command[@]}") ;;
 	esac
+	# A million stacks of 64 KiB: address space, of which a page each is used.
+	local memory=${MEMORY:-12582912}
+	case $row in parked) memory=$((memory + 70000000)) ;; esac
 	{ (
-		ulimit -v "${MEMORY:-12582912}"
+		ulimit -v "$memory"
 		export GOGC=off GOMEMLIMIT=2GiB
 		exec nice -n "${NICE:-0}" timeout "$limit" \
 			taskset -c "$cpus" "${command[@]}" >$out/figures

@@ -324,6 +324,46 @@ func rowTimer() {
 		float64(late[n/2])/1e3, float64(late[n*99/100])/1e3)
 }
 
+// Resident bytes, and what the kernel needs to know where.
+func memory() int64 {
+	text, _ := os.ReadFile("/proc/self/status")
+	kib := int64(0)
+	for _, line := range strings.Split(string(text), "\n") {
+		f := strings.Fields(line)
+		if len(f) > 1 && (f[0] == "VmRSS:" || f[0] == "VmPTE:") {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			kib += n
+		}
+	}
+	return kib * 1024
+}
+
+func rowParked(row string) {
+	const n = 1000000
+	var waiting, ended int64
+	ch := make(chan byte)
+	before, t := memory(), now()
+	for i := 0; i < n; i++ {
+		go func() {
+			atomic.AddInt64(&waiting, 1)
+			<-ch
+			atomic.AddInt64(&ended, 1)
+		}()
+	}
+	for atomic.LoadInt64(&waiting) < n {
+		runtime.Gosched()
+	}
+	create := now() - t
+	bytes := (memory() - before) / n
+	t = now()
+	close(ch)
+	for atomic.LoadInt64(&ended) < n {
+		runtime.Gosched()
+	}
+	fmt.Printf("%s-create %.3f\n%s-wake %.3f\n%s-bytes %d\n", row,
+		float64(create)/1e6, row, float64(now()-t)/1e6, row, bytes)
+}
+
 func main() {
 	row := ""
 	if len(os.Args) > 1 {
@@ -352,6 +392,8 @@ func main() {
 		rowFib(row)
 	case strings.HasPrefix(row, "skynet"):
 		rowSkynet(row)
+	case strings.HasPrefix(row, "parked"):
+		rowParked(row)
 	case row == "blocked":
 		rowBlocked()
 	case row == "timer":
