@@ -16,7 +16,7 @@ CC=${CC:-cc}
 limit=${SAN_LIMIT:-300}
 
 export FIBER_BACKEND=user FIBER_ALLOWANCE=${FIBER_ALLOWANCE:-20}
-export ASAN_OPTIONS=detect_stack_use_after_return=1:abort_on_error=0
+export ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
 
@@ -24,17 +24,48 @@ export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
 cannot() {
 	case $1 in
 	address|thread) cat <<-END
+		idle all_blocked_in_read its interceptors and its own thread wake up
+		kill fault_in_a_fiber the sanitizer reports it, not a signal
+		preempt sleeper_wakes_while_hogs_spin it is too slow for a bound of time
 		spawn many_in_waves_with_little_memory the shadow counts as memory
 		spawn out_of_memory_is_an_error the shadow counts as memory
+		stack canary_of_a_small_stack the stack is four times as large
+		stack classes_give_what_was_asked_for it fills what red zones lie in
+		stack hundred_thousand_in_capped_memory the shadow counts as memory
+		stack hundred_thousand_small_in_capped_memory the shadow counts as memory
+		stack hundred_thousand_without_guard_install the shadow counts as memory
+		stack marks_of_entry_functions its frames are larger
+		stack memory_goes_back_after_a_burst the shadow counts as memory
+		stack other_faults_are_not_called_overflow the sanitizer reports it, not a signal
+		stack overflow_by_alloca_into_the_guard the sanitizer reports it
+		stack overflow_by_alloca_with_probes the sanitizer reports it
+		stack overflow_is_reported the sanitizer reports it
+		stack overflow_is_reported_for_each_guarded_class the sanitizer reports it
+		stack the_handler_goes_with_the_runtime the sanitizer keeps the signal
+		stack the_programs_handler_gets_what_is_not_ours the sanitizer keeps the signal
 		state overflow_hits_the_guard the sanitizer reports it, not a signal
-		kill fault_in_a_fiber the sanitizer reports it, not a signal
-		idle all_blocked_in_read its interceptors and its own thread wake up
 		END
 		;;&
 	thread) cat <<-END
 		spawn fib_on_one_processor its fibers take 0.1 ms each
 		spawn fib_on_two_processors its fibers take 0.1 ms each
 		spawn fib_on_four_processors its fibers take 0.1 ms each
+		END
+		;;
+	valgrind) cat <<-END
+		kill fault_in_a_fiber valgrind reports the fault, and counts it
+		order spawn_and_join_in_a_loop_starve_nobody its threads take turns
+		runtime fork_in_a_fiber too slow for its limit
+		spawn fib_on_one_processor too slow for its limit
+		spawn fib_on_two_processors too slow for its limit
+		spawn fib_on_four_processors too slow for its limit
+		spawn many_in_waves_with_little_memory valgrind's own memory counts
+		spawn out_of_memory_is_an_error valgrind's own memory counts
+		stack hundred_thousand_in_capped_memory valgrind's own memory counts
+		stack hundred_thousand_small_in_capped_memory valgrind's own memory counts
+		stack hundred_thousand_without_guard_install too slow for its limit
+		stack memory_goes_back_after_a_burst valgrind's own memory counts
+		state deep_recursion_within_the_stack it takes the first large frame after a change of threads for another stack
 		END
 		;;
 	esac
@@ -64,7 +95,8 @@ run_one() {
 	skips "$kind" "$name"
 	if [ "$kind" = valgrind ]; then
 		tool=(valgrind -q --error-exitcode=99 --fair-sched=yes
-		      --trace-children=no --max-threads=2000)
+		      --trace-children=no --max-threads=2000
+		      --suppressions="$HERE/valgrind.supp")
 	fi
 	timeout -k 5 "$limit" "${tool[@]}" "$program" "${options[@]}" \
 		</dev/null 2>&1 | plus $((${#options[@]} / 2)) || rc=$?
