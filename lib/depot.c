@@ -227,7 +227,11 @@ bool fb_depot_trim(unsigned int k, uint64_t now)
 static struct fiber *woke(struct fb_timer *t)
 {
 	(void)t;
-	FB_WRITE(st.timed, 0);	/* whoever fired it is awake, and idle soon */
+	/*
+	 * Whoever fired it is awake, and idle soon. Our last touch of the timer:
+	 * pairs with the exchange in fb_stack_idle.
+	 */
+	FB_RELEASE(st.timed, 0);
 	return NULL;
 }
 
@@ -251,6 +255,7 @@ bool fb_stack_idle(struct fb_processor *p)
 		}
 		next = at < next ? at : next;
 	}
+	/* Ours from here on. Pairs with the release in woke(). */
 	if (next != FB_NEVER &&
 	    !__atomic_exchange_n(&st.timed, 1, __ATOMIC_ACQ_REL)) {
 		st.timer.when = next;

@@ -138,6 +138,7 @@ FB_EXPORT int fiber_stack_marks(struct fiber_stack_mark *marks, int max)
 
 	if (max < 0 || (max && !marks))
 		return -EINVAL;
+	/* Pairs with the release in fiber_init. */
 	if (FB_ACQUIRE(fb_rt.state) != FB_ON)
 		return -EPERM;
 	if (!fb_mark_on)

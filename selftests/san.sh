@@ -29,6 +29,7 @@ cannot() {
 		preempt sleeper_wakes_while_hogs_spin it is too slow for a bound of time
 		spawn many_in_waves_with_little_memory the shadow counts as memory
 		spawn out_of_memory_is_an_error the shadow counts as memory
+		stack a_sent_signal_has_its_default_action the sanitizer catches it
 		stack canary_of_a_small_stack the stack is four times as large
 		stack classes_give_what_was_asked_for it fills what red zones lie in
 		stack hundred_thousand_in_capped_memory the shadow counts as memory
