@@ -114,6 +114,7 @@ struct fiber {
 	void *in;			/* scope.c; NULL: in no scope */
 	struct fb_local *local;		/* local.c; with FB_F_LOCAL */
 	int (*scoped)(void *);		/* what a fiber of a scope does */
+	struct fiber_coro *coro;	/* it runs inside; NULL: none. coro.c */
 } __attribute__((aligned(64)));
 
 /* Free blocks of one class, and blocks never used yet. */
@@ -468,6 +469,15 @@ void fb_local_end(void);
 int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
 void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
+
+/* ---- coro.c, costack.c ---- */
+/* The calling fiber ends inside co; then, off its stack. */
+void fb_coro_fiber_exit(struct fiber_coro *co);
+void fb_coro_fiber_gone(struct fiber_coro *co);
+/* In the child of a fork, while fb_self is still set. */
+void fb_coro_fork_child(void);
+/* The runtime is on. */
+void fb_costack_tell(void);
 
 /* ---- kern.c ---- */
 void fb_kern_fork_child(void);

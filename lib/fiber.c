@@ -133,6 +133,11 @@ FB_EXPORT _Noreturn void fiber_exit(void *result)
 
 	if (!c)
 		fb_die("fiber_exit outside a fiber");
+	if (fb_unlikely(c->cur->coro != NULL)) {
+		c->cur->flags |= FB_F_SHARED;	/* fb_join_bury() must see it */
+		fb_coro_fiber_exit(c->cur->coro);
+		c = fb_current();
+	}
 	if (c->cur->once)
 		fb_once_exit(c->cur);
 	end_slow(result);

@@ -36,6 +36,10 @@ void fb_join_bury(struct fb_carrier *c, void *arg)
 	uintptr_t old;
 	bool won;
 
+	if (fb_unlikely(f->coro != NULL)) {
+		fb_coro_fiber_gone(f->coro);
+		f->coro = NULL;
+	}
 	/* Pairs with the same word in join_wait, give_up and detach. */
 	old = __atomic_exchange_n(&f->join, FB_JOIN_DONE, __ATOMIC_ACQ_REL);
 	if (old == FB_JOIN_NONE)

@@ -321,6 +321,7 @@ static void fork_child(void)
 {
 	if (FB_READ(fb_rt.state) == FB_OFF)
 		return;
+	fb_coro_fork_child();
 	fb_self = NULL;
 	fb_rt.state = FB_FORKED;
 	if (fb_rt.backend == &fb_kern)
@@ -403,19 +404,21 @@ FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 	errno = err;
 	/* Pairs with all looks at the state. */
 	FB_RELEASE(fb_rt.state, r ? FB_OFF : FB_ON);
+	if (!r)
+		fb_costack_tell();
 	return r;
 }
 
 /* Nobody is alive and no plain thread is inside a call; none comes any more. */
 static bool may_close(void)
 {
-	/* Pairs with visit() in fiber.c. One decides at a time. */
+	/* Pairs with visit.c. One decides at a time. */
 	if (__atomic_exchange_n(&fb_rt.closing, 1, __ATOMIC_SEQ_CST))
 		return false;
 	if (!__atomic_load_n(&fb_rt.visitors, __ATOMIC_SEQ_CST) &&
 	    !fb_fiber_alive())
 		return true;
-	/* Pairs with the load in visit(). */
+	/* Pairs with visit.c. */
 	FB_RELEASE(fb_rt.closing, 0);
 	return false;
 }

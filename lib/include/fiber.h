@@ -245,6 +245,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/sync.h"
 #include "fiber/task.h"
 #include "fiber/timer.h"
+#include "fiber/coro.h"
 
 #ifdef __cplusplus
 }
