@@ -55,7 +55,8 @@ BENCH := $(if $(wildcard tools/bench/*.c),$(BUILD)/tools/bench)
 RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/tracer.c \
        selftests/module/raw.S
 MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
-LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c))
+LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c)) \
+	     $(patsubst %.cc,$(BUILD)/%,$(wildcard selftests/lib/*.cc))
 # The module's are static and make raw system calls: not for sanitizers.
 BESIDE := $(BUILD)/selftests/linux/beside $(BUILD)/selftests/fuzz/fuzz
 TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
@@ -225,6 +226,12 @@ $(BUILD)/selftests/linux/%: selftests/linux/%.c $(BUILD)/flags $(LIB)/libfiber.s
 
 # 2 KiB of stack are not enough for the dynamic linker's late binding.
 $(BUILD)/selftests/lib/stack: override LDFLAGS += -Wl,-z,now
+
+$(BUILD)/selftests/lib/%: selftests/lib/%.cc $(BUILD)/flags $(LIB)/libfiber.so
+	@mkdir -p $(@D)
+	$(CXX) $(patsubst -std=%,-std=gnu++17,$(TEST_FLAGS)) $(CPPFLAGS) \
+		$(CFLAGS) -o $@ $< $(LDFLAGS) \
+		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB)
 
 -include $(shell find $(BUILD)/obj $(BUILD)/selftests -name '*.d' 2>/dev/null)
 

@@ -12,7 +12,7 @@ set -euo pipefail
 
 packages() {
 	case $1 in
-	build) echo gcc libc6-dev make ;;
+	build) echo gcc g++ libc6-dev make ;;
 	native) echo curl ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
@@ -22,7 +22,7 @@ packages() {
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
-		xz-utils ;;
+		luajit lua5.4 xz-utils ;;
 	*) echo "deps.sh: no purpose '$1': build, native, vm, model, san, kselftest, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
