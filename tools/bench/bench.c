@@ -274,6 +274,10 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops)
 		return row_skynet(row, ops->skynet);
 	if (!strncmp(row, "parked", 6) && ops->parked)
 		return row_parked(row, ops->parked);
+	if (!strcmp(row, "coro") && ops->coro)
+		return row_loop(row, ops->coro);
+	if (!strcmp(row, "coro-create") && ops->coro_create)
+		return row_loop(row, ops->coro_create);
 	if (!strcmp(row, "blocked") && ops->blocked)
 		return row_blocked(ops->blocked);
 	if (!strcmp(row, "timer") && ops->sleepers)

@@ -57,6 +57,8 @@ struct bench_ops {
 	void (*parked)(struct bench_parked *b);
 	void (*blocked)(void);		/* 2 bench_spin, 100 bench_read */
 	void (*sleepers)(long n);	/* bench_sleeper in each of n fibers */
+	void (*coro)(long n);		/* n times resume, yield, with a value */
+	void (*coro_create)(long n);	/* n times create, run to the end, free */
 };
 
 int bench_processors(int argc, char **argv);

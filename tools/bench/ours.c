@@ -308,6 +308,55 @@ static void sleepers(long n)
 
 void bench_ours_parked(struct bench_parked *b);	/* parked.c */
 
+/* ---- coroutines ---- */
+
+static int echo(void *arg, void **value)
+{
+	void *v = *value;
+
+	while (!fiber_coro_yield(v, &v))
+		;
+	return 0;
+}
+
+static int ends(void *arg, void **value)
+{
+	return 0;
+}
+
+static fiber_coro_t *create(fiber_coro_fn fn)
+{
+	fiber_coro_t *co;
+	int r = fiber_coro_create(&co, fn, NULL);
+
+	if (r) {
+		fprintf(stderr, "fiber_coro_create: %d\n", r);
+		exit(1);
+	}
+	return co;
+}
+
+static void coro(long n)
+{
+	fiber_coro_t *co = create(echo);
+	void *v;
+
+	while (n--)
+		fiber_coro_resume(co, (void *)n, &v);
+	fiber_coro_destroy(co);
+}
+
+static void coro_create(long n)
+{
+	fiber_coro_t *co;
+
+	while (n--) {
+		co = create(ends);
+		fiber_coro_resume(co, NULL, NULL);
+		fiber_coro_destroy(co);
+	}
+}
+
 static const struct bench_ops ops = {
 	.switches = switches,
 	.switches_called = switches_called,
@@ -322,6 +371,8 @@ static const struct bench_ops ops = {
 	.parked = bench_ours_parked,
 	.blocked = blocked,
 	.sleepers = sleepers,
+	.coro = coro,
+	.coro_create = coro_create,
 };
 
 struct args {

@@ -6,7 +6,7 @@
 #
 #   run.sh [ROW...]           default: all rows
 #   R=5                       rounds
-#   PEERS="go boost myth pthread"
+#   PEERS="go boost myth pthread luajit lua"
 #   TSV=file                  also: row, ours, peer, peer's figure, ours / peer
 #   CPU=0                     where the rows of one processor run
 #   MEMORY=12582912           KiB of address space for each program
@@ -23,12 +23,12 @@ cd "$(dirname "$0")/../.."
 here=tools/bench
 out=build/bench
 rounds=${R:-5}
-read -ra wanted <<<"${PEERS:-go boost myth pthread}"
+read -ra wanted <<<"${PEERS:-go boost myth pthread luajit lua}"
 rows=("$@")
 [ $# -gt 0 ] || rows=(switch switch-called yield yield-10 yield-1000
 	yield-100000 spawn fib1 fib2 skynet1 skynet2 chan1 chan2 buf1 buf2
 	mutex1 mutex2 mutex-yield mutex-yield2 timer parked parked-small
-	blocked)
+	blocked coro coro-create)
 flags=(-O2 -g -D_GNU_SOURCE)
 limit=${LIMIT:-60}
 
@@ -80,10 +80,22 @@ build_pthread() {
 	c_program $out/pthread $here/peer_pthread/pthread.c
 }
 
+# Nothing to build: a script that starts the interpreter.
+build_luajit() { lua_script luajit luajit; }
+build_lua() { lua_script lua lua5.4; }
+
+lua_script() {
+	printf '#!/bin/sh\nexec %s %s "$@"\n' "$2" "$PWD/$here/peer_lua/coro.lua" \
+		>$out/"$1"
+	chmod +x $out/"$1"
+}
+
 has() {
 	case $1 in
 	go) command -v go ;;
 	boost) [ -e /usr/include/boost/fiber/all.hpp ] && command -v g++ ;;
+	luajit) command -v luajit ;;
+	lua) command -v lua5.4 ;;
 	myth|pthread) true ;;
 	*) echo "run.sh: no peer '$1'" >&2; exit 2 ;;
 	esac >/dev/null

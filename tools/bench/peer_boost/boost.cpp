@@ -8,6 +8,8 @@
  */
 #include <boost/fiber/all.hpp>
 #include <boost/context/detail/fcontext.hpp>
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -169,6 +171,40 @@ static void mutex_yield(long n)
 	lockers(n, true);
 }
 
+/* ---- Boost.Context: the raw switch, as a coroutine with a value ---- */
+
+static void echo(context::transfer_t t)
+{
+	for (;;)
+		t = context::jump_fcontext(t.fctx, t.data);
+}
+
+static void coro(long n)
+{
+	static char stack[stack_size] __attribute__((aligned(16)));
+	context::transfer_t t = { context::make_fcontext(stack + stack_size,
+							 stack_size, echo),
+				  nullptr };
+
+	while (n--)
+		t = context::jump_fcontext(t.fctx, (void *)n);
+}
+
+/* Its own type, with pooled stacks. */
+static void coro_create(long n)
+{
+	static boost::context::pooled_fixedsize_stack stacks(stack_size);
+
+	while (n--) {
+		boost::context::fiber f(std::allocator_arg, stacks,
+			[](boost::context::fiber &&back) {
+				return std::move(back);
+			});
+
+		f = std::move(f).resume();
+	}
+}
+
 static struct bench_ops ops = {
 	switches, switches, spawn, yields, fib, 24, skynet, nullptr,
 };
@@ -190,6 +226,8 @@ int main(int argc, char **argv)
 	ops.buffered = buffered;
 	ops.mutex = mutex;
 	ops.mutex_yield = mutex_yield;
+	ops.coro = coro;
+	ops.coro_create = coro_create;
 	several = bench_processors(argc, argv) > 1;
 	if (several) {
 		std::thread(steal).detach();
