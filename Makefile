@@ -289,9 +289,6 @@ check-native check-vm check-cost check-imports check-dkms check-docs check-san \
 check-flavours check-kselftest check-fuzz:
 	@selftests/check.sh $(@:check-%=%)
 
-check-model:
-	@LONG=$(LONG) selftests/check.sh model
-
 # KERNEL=K and SECONDS=N; all kernels, 3 minutes each
 check-stress:
 	@KERNELS="$(or $(KERNEL),$(KERNELS))" FIBER_STRESS_SECONDS=$(SECONDS) \
