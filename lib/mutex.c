@@ -201,14 +201,20 @@ static __attribute__((noinline)) int unlock_slow(struct fb_mutex *m)
 	return 0;
 }
 
+/* The word is self's, locked once, and nobody waits or one is on its way. */
+static inline bool is_simple(uint64_t w, uint64_t self)
+{
+	w ^= self;
+	return fb_likely(!w) || (w & ~WAITERS) == WOKEN;
+}
+
 /*
  * In a solo section, and without any call, so that nothing needs to be pushed:
- * from `from` to `to`, if owner and flags are in `mask` as in `from`. False:
- * not so, or not solo; in_fiber may be 0 then, the slow way enters anew.
+ * lock it if it is free, or unlock it if that is simple. False: it is not, or
+ * not solo; in_fiber may be 0 then, the slow way enters anew.
  */
 static inline __attribute__((always_inline)) bool
-change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t mask,
-	    uint64_t from, uint64_t to)
+change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t self, bool lock)
 {
 	struct fb_processor *p;
 	bool done = false;
@@ -223,9 +229,9 @@ change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t mask,
 	fb_barrier();		/* Pairs with the membarrier of solo_end(). */
 	if (fb_likely(FB_READ(fb_rt.solo))) {
 		w = FB_READ(m->word);
-		done = (w & mask) == from;
+		done = lock ? !(w & OWNER) : is_simple(w, self);
 		if (fb_likely(done))
-			FB_WRITE(m->word, (w & ~mask) | to);
+			FB_WRITE(m->word, w ^ self);
 	}
 	fb_solo_leave(p);
 	fb_leave(c);
@@ -236,19 +242,19 @@ FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 {
 	struct fb_mutex *m = (struct fb_mutex *)mutex;
 	struct fb_carrier *c = fb_current();
-	uint64_t w;
+	uint64_t w, self;
 
 	if (fb_likely(c)) {
+		self = (uintptr_t)c->cur;
 		if (FB_READ(fb_rt.solo)) {
-			/* Nobody waits. */
-			if (fb_likely(change_solo(c, m, ~0ull,
-						  (uintptr_t)c->cur, 0)))
+			if (fb_likely(change_solo(c, m, self, false)))
 				return 0;
 		} else {
-			w = (uintptr_t)c->cur;
+			w = FB_READ(m->word);
 			/* Pairs with the acquire in change(). */
-			if (fb_likely(__atomic_compare_exchange_n(&m->word, &w,
-					0, false, __ATOMIC_RELEASE,
+			if (fb_likely(is_simple(w, self) &&
+				      __atomic_compare_exchange_n(&m->word, &w,
+					w ^ self, false, __ATOMIC_RELEASE,
 					__ATOMIC_RELAXED)))
 				return 0;
 		}
@@ -391,7 +397,7 @@ lock_fast(struct fb_carrier *c, struct fb_mutex *m, bool cancels)
 			FB_READ(f->cancel)))
 		return false;
 	if (FB_READ(fb_rt.solo))
-		return change_solo(c, m, OWNER, 0, (uintptr_t)f);
+		return change_solo(c, m, (uintptr_t)f, true);
 	/* Pairs with the release of the owner before: see change(). */
 	return __atomic_compare_exchange_n(&m->word, &w, (uintptr_t)f, false,
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
