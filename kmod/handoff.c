@@ -200,6 +200,17 @@ static bool keep(struct fiber_carrier *c, struct fiber_processor *p)
 	return false;
 }
 
+/* Out of line, as unblock_lost: a processor that is kept must cost next to nothing. */
+static noinline void block_away(struct fiber_carrier *c)
+{
+	u64 grace = c->group->grace_ns;
+
+	trace_block(c, false);
+	c->need = true;
+	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
+	fly(c, FIBER_EVENT_BLOCK, grace ? ktime_get_mono_fast_ns() : 0);
+}
+
 /**
  * fiber_handoff_block - a carrier that owns a processor went to sleep in fiber
  * @c: current
@@ -209,17 +220,12 @@ static bool keep(struct fiber_carrier *c, struct fiber_processor *p)
 void fiber_handoff_block(struct fiber_carrier *c)
 {
 	struct fiber_processor *p = c->processor;
-	u64 grace = c->group->grace_ns;
 
 	WRITE_ONCE(c->page->blocks, ++c->stat[FIBER_STAT_BLOCKS]);
-	if (!wanted_by_any(p) && keep(c, p)) {
+	if (!wanted_by_any(p) && keep(c, p))
 		trace_block(c, true);
-		return;
-	}
-	trace_block(c, false);
-	c->need = true;
-	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
-	fly(c, FIBER_EVENT_BLOCK, grace ? ktime_get_mono_fast_ns() : 0);
+	else
+		block_away(c);
 }
 
 /**
@@ -234,6 +240,16 @@ void fiber_handoff_aside(struct fiber_carrier *c)
 	atomic_set(&c->hold, FIBER_ASIDE);
 }
 
+static noinline void unblock_lost(struct fiber_carrier *c)
+{
+	/* Taken under the lock: once we held it, the taker has finished. */
+	unsigned long flags = fiber_group_lock(c->group);
+
+	atomic_set(&c->hold, FIBER_RUNNING);
+	fiber_group_unlock(c->group, flags);
+	c->need = true;
+}
+
 /**
  * fiber_handoff_unblock - a carrier that kept its processor runs again
  * @c: current
@@ -242,22 +258,14 @@ void fiber_handoff_aside(struct fiber_carrier *c)
  */
 void fiber_handoff_unblock(struct fiber_carrier *c)
 {
-	struct fiber_group *g = c->group;
 	int hold = atomic_read(&c->hold);
-	unsigned long flags;
 
 	/* Others change it to LOST only. */
-	if (hold != FIBER_LOST &&
-	    atomic_cmpxchg(&c->hold, hold, FIBER_RUNNING) == hold) {
-		if (hold == FIBER_KEEPING)
-			atomic_dec(fiber_avail(g));
-		return;
-	}
-	/* Taken under the lock: once we held it, the taker has finished. */
-	flags = fiber_group_lock(g);
-	atomic_set(&c->hold, FIBER_RUNNING);
-	fiber_group_unlock(g, flags);
-	c->need = true;
+	if (hold == FIBER_LOST ||
+	    atomic_cmpxchg(&c->hold, hold, FIBER_RUNNING) != hold)
+		unblock_lost(c);
+	else if (hold == FIBER_KEEPING)
+		atomic_dec(fiber_avail(c->group));
 }
 
 /**
