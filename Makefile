@@ -286,7 +286,7 @@ check:
 	@selftests/check.sh native vm cost imports dkms docs model
 
 check-native check-vm check-cost check-imports check-dkms check-docs check-san \
-check-flavours check-kselftest check-fuzz:
+check-model check-flavours check-kselftest check-fuzz:
 	@selftests/check.sh $(@:check-%=%)
 
 # KERNEL=K and SECONDS=N; all kernels, 3 minutes each
