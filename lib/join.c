@@ -36,6 +36,8 @@ void fb_join_bury(struct fb_carrier *c, void *arg)
 	uintptr_t old;
 	bool won;
 
+	if (s)
+		f->in = NULL;		/* spawns do not reset it */
 	if (fb_unlikely(f->coro != NULL)) {
 		fb_coro_fiber_gone(f->coro);
 		f->coro = NULL;

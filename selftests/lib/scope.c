@@ -106,6 +106,52 @@ TEST(its_fibers_spawn_into_it)
 	EXPECT_EQ(0, failures);
 }
 
+static void *opens_its_own(void *arg)
+{
+	fiber_scope_t s;
+
+	check_eq(0, fiber_cancelled());
+	check_eq(0, fiber_sleep(1));
+	check_eq(0, fiber_scope_open(&s, NULL));
+	check_eq(0, fiber_scope_spawn(&s, ends_later, NULL));
+	check_eq(0, fiber_scope_close(&s));
+	return arg;
+}
+
+static int returns_at_once(void *arg)
+{
+	(void)arg;
+	return 0;
+}
+
+/* The stacks and descriptors of a scope's fibers are used again. */
+static void *used_again(void *arg)
+{
+	fiber_t *f[20];
+	fiber_scope_t s;
+
+	for (int round = 0; round < 3; round++) {
+		check_eq(0, fiber_scope_open(&s, NULL));
+		for (int i = 0; i < 20; i++)
+			check_eq(0, fiber_scope_spawn(&s, returns_at_once, NULL));
+		if (round)
+			fiber_scope_cancel(&s, 0);
+		fiber_scope_close(&s);
+		memset(&s, 0xee, sizeof(s));
+		for (int i = 0; i < 20; i++)
+			f[i] = spawn(opens_its_own, NULL);
+		for (int i = 0; i < 20; i++)
+			join(f[i]);
+	}
+	return arg;
+}
+
+TEST(what_a_scope_leaves_is_no_scope)
+{
+	everywhere(used_again, NULL);
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- errors ---- */
 
 static void *fails(void *arg)
