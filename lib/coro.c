@@ -240,6 +240,7 @@ static bool end_bias(struct fiber_coro *co, struct fiber_coro **owner)
 {
 	struct fiber_coro **seen = owner;
 
+	/* With the barrier below: pairs with taking, then owner, in take_fast. */
 	if (!__atomic_compare_exchange_n(&co->owner, &seen, FB_CORO_REVOKED,
 					 false, __ATOMIC_SEQ_CST,
 					 __ATOMIC_RELAXED))
