@@ -31,6 +31,7 @@ void fiber_rest(struct fiber_processor *p);
 
 struct fiber_processor *fiber_find(struct fiber_group *g, struct fiber_carrier *c);
 struct fiber_processor *fiber_find_free(struct fiber_group *g);
+struct fiber_processor *fiber_find_wanted(struct fiber_group *g);
 void fiber_enqueue(struct fiber_carrier *c, enum fiber_wait wait, bool turned);
 void fiber_dequeue(struct fiber_carrier *c);
 struct task_struct *fiber_grant(struct fiber_processor *p, struct fiber_carrier *c,

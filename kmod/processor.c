@@ -92,7 +92,7 @@ void fiber_own(struct fiber_processor *p, struct fiber_carrier *c, u32 event)
 	set_state(p, FIBER_OWNED);
 	p->owner = c;
 	c->event = event;
-	c->run_since = now;
+	WRITE_ONCE(c->run_since, now);
 	c->early = false;
 	WRITE_ONCE(c->processor, p);
 	WRITE_ONCE(c->page->processor, p->index);
@@ -163,6 +163,25 @@ struct fiber_processor *fiber_find_free(struct fiber_group *g)
 
 	p = list_first_entry_or_null(&g->idle, struct fiber_processor, node);
 	return p ?: find_kept(g);
+}
+
+/* One that nobody uses and somebody should. */
+struct fiber_processor *fiber_find_wanted(struct fiber_group *g)
+{
+	struct fiber_processor *p;
+	u32 i;
+
+	list_for_each_entry(p, &g->idle, node)
+		if (fiber_wanted(p))
+			return p;
+	if (atomic_read(fiber_avail(g)) <= g->nr[FIBER_IDLE])
+		return NULL;
+	for (i = 0; i < g->nr_processors; i++) {
+		p = &g->processor[i];
+		if (fiber_wanted(p) && take_held(p, FIBER_KEEPING))
+			return p;
+	}
+	return NULL;
 }
 
 /*

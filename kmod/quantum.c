@@ -65,7 +65,7 @@ static bool due(struct fiber_carrier *c, struct fiber_processor *p, u64 *next)
 	if (seq != p->seq) {
 		p->seq = seq;
 		p->fiber_since = now;
-		c->run_since = now;
+		WRITE_ONCE(c->run_since, now);
 	}
 	end = p->fiber_since + quantum;
 	if (READ_ONCE(c->early))

@@ -33,19 +33,15 @@ static void enqueue_ready(struct fiber_carrier *c)
 		fiber_grant(p, c, FIBER_EVENT_IDLE);	/* current: nobody to wake */
 }
 
-/* An idle processor that somebody should have taken over, but no spare was there. */
+/* A processor that somebody should have taken over, but no spare was there. */
 static void enqueue_spare(struct fiber_carrier *c)
 {
-	struct fiber_group *g = c->group;
-	struct fiber_processor *p;
+	struct fiber_processor *p = fiber_find_wanted(c->group);
 
-	list_for_each_entry(p, &g->idle, node) {
-		if (fiber_wanted(p)) {
-			fiber_own(p, c, FIBER_EVENT_IDLE);
-			return;
-		}
-	}
-	fiber_enqueue(c, FIBER_WAITS_SPARE, false);
+	if (p)
+		fiber_own(p, c, FIBER_EVENT_IDLE);
+	else
+		fiber_enqueue(c, FIBER_WAITS_SPARE, false);
 }
 
 static bool any_takeover(struct fiber_group *g)
@@ -151,6 +147,7 @@ static struct fiber_processor *find_hurry(struct fiber_carrier *c)
 {
 	struct fiber_group *g = c->group;
 	struct fiber_processor *p, *oldest = NULL;
+	u64 since, first = 0;
 	u32 i;
 
 	for (i = 0; i < g->nr_processors; i++) {
@@ -159,8 +156,12 @@ static struct fiber_processor *find_hurry(struct fiber_carrier *c)
 			continue;
 		if (c->wait == FIBER_WAITS_SPARE && !p->short_of_spares)
 			continue;
-		if (!oldest || p->owner->run_since < oldest->owner->run_since)
+		/* Its owner may begin anew meanwhile: then it is not the best. */
+		since = READ_ONCE(p->owner->run_since);
+		if (!oldest || since < first) {
 			oldest = p;
+			first = since;
+		}
 	}
 	return oldest;
 }
@@ -403,7 +404,7 @@ void fiber_handoff_kill(struct fiber_group *g)
 	do {
 		rcu_read_lock();
 		flags = fiber_group_lock(g);
-		g->dead = true;
+		WRITE_ONCE(g->dead, true);	/* ATTACH looks without the lock */
 		WRITE_ONCE(g->info->dead, 1);
 		task = pull_sleeper(g);
 		fiber_group_unlock(g, flags);

@@ -691,4 +691,25 @@ TEST(counters_agree)
 	EXPECT_EXCLUSIVE();
 }
 
+/* Work came, WAKE found no spare; the one that is made then takes the kept one. */
+TEST(keep_late_spare_takes_it)
+{
+	pthread_t a;
+
+	START(0);
+	open_all();
+	now = &(struct _fixture_variant_block){ .call = call_read };
+	a_takeover = 0;
+	a = raw_thread(thread_a, NULL);
+	ASSERT_TRUE(RAW_UNTIL(raw_asleep_in(LOAD(s.a_tid), SYS_read)));
+	raw_hint->work = 1;
+	EXPECT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_WAKE, NULL));
+	raw_thread(plain_spare, NULL);
+	EXPECT_TRUE(RAW_UNTIL(LOAD(b_count) >= 1));
+	raw_hint->work = 0;
+	end_read();
+	pthread_join(a, NULL);
+	EXPECT_EQ('r', s.result);
+}
+
 TEST_HARNESS_MAIN
