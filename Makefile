@@ -66,7 +66,7 @@ TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
 .PHONY: all lib samples tools tests modules modules_install install insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
 	check-model check-san check-docs check-stress check-flavours check-matrix \
-	check-kselftest check-fuzz demo bench \
+	check-kselftest check-fuzz check-debug demo bench \
 	deps clean help FORCE
 
 all: lib samples tools
@@ -87,6 +87,7 @@ help:
 	@echo 'make check-docs       tests that Documentation names, barrier pairs'
 	@echo 'make check-kselftest  Linux'\''s own selftests beside a busy group'
 	@echo 'make check-fuzz       random calls, hostile writes; FIBER_FUZZ_SECONDS=30'
+	@echo 'make check-debug      all under KASAN, lockdep, kmemleak, UBSAN and KCSAN'
 	@echo 'make check-imports    kernel symbols that the module needs'
 	@echo 'make check-dkms       DKMS cycle in temporary folders'
 	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
@@ -286,7 +287,7 @@ check:
 	@selftests/check.sh native vm cost flavours imports dkms docs model
 
 check-native check-vm check-cost check-imports check-dkms check-docs check-san \
-check-model check-flavours check-kselftest check-fuzz:
+check-model check-flavours check-kselftest check-fuzz check-debug:
 	@selftests/check.sh $(@:check-%=%)
 
 # KERNEL=K and SECONDS=N; all kernels, 3 minutes each

@@ -4,7 +4,8 @@
 # Runs test suites, goes on after failures, counts cases.
 #
 #   check.sh SUITE...        native, vm, cost, imports, dkms, model, docs,
-#                            stress, flavours, matrix, kselftest, fuzz, san
+#                            stress, flavours, matrix, kselftest, fuzz, san,
+#                            debug
 #
 # KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
@@ -142,6 +143,14 @@ fuzz_suite() {
 	tally "$log"
 }
 
+# All of it again under kernels that watch themselves.
+debug_suite() {
+	local k=$1 log=$LOGS/debug-$1.log
+	say "debug $k"
+	"$HERE/debug.sh" "$k" 2>&1 </dev/null | tee "$log" | grep -v '^# TALLY' || true
+	tally "$log"
+}
+
 stress_one() {
 	local s=$2
 	VM_TAG=stress "$HERE/vm/run.sh" -v -smp 4 -t $((3 * s + 600)) \
@@ -210,6 +219,7 @@ deps() {
 	if has model; then purposes+=(model); fi
 	if has kselftest; then purposes+=(kselftest); fi
 	if has san; then purposes+=(san); fi
+	if has debug; then purposes+=(vm debug); fi
 	if has dkms; then purposes+=(dkms); fi
 	"$TOP/tools/deps.sh" "${purposes[@]}" ||
 		broken "packages are missing (see above)"
@@ -256,6 +266,9 @@ if has flavours; then flavours_suite; fi
 if has stress; then stress_suite "${kernels[@]}"; fi
 if has matrix; then matrix_suite; fi
 if has docs; then suite docs "$HERE/docs.sh"; fi
+if has debug; then
+	for k in ${DEBUG_KERNELS:-debug kcsan}; do debug_suite "$k"; done
+fi
 if has model; then suite model "$HERE/model.sh"; fi
 if has san; then suite san "$HERE/san.sh"; fi
 if has imports || has dkms; then

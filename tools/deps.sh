@@ -3,7 +3,7 @@
 #
 # Debian packages by purpose: says which are missing, then installs those.
 #
-#   deps.sh PURPOSE...     build, native, vm, model, san, kselftest, demo,
+#   deps.sh PURPOSE...     build, native, vm, model, san, kselftest, debug, demo,
 #                          dkms, bench
 #
 # DEPS=no: install nothing.
@@ -17,13 +17,14 @@ packages() {
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
+	debug) echo ccache flex bison bc libelf-dev ;;
 	kselftest) echo lib32gcc-12-dev libc6-dev-i386 ;;
 	san) echo valgrind libclang-rt-dev clang ;;
 	demo) echo wrk ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		luajit lua5.4 xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, vm, model, san, kselftest, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, vm, model, san, kselftest, debug, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
 }

@@ -24,8 +24,11 @@
 #include <time.h>
 
 #include "kselftest_harness.h"
+#ifndef FIBER_SLOW
+#define FIBER_SLOW 1		/* by how much a debug kernel is slower: debug.sh */
+#endif
 #undef TEST_TIMEOUT_DEFAULT
-#define TEST_TIMEOUT_DEFAULT 60		/* seconds; emulation is slow */
+#define TEST_TIMEOUT_DEFAULT (60 * FIBER_SLOW) /* seconds; emulation is slow */
 
 #include <fiber.h>
 

@@ -27,7 +27,10 @@
 #include <unistd.h>
 
 #define RAW_PAGE	4096UL
-#define RAW_PATIENCE	20	/* seconds; emulation is slow, a hang is longer */
+#ifndef FIBER_SLOW
+#define FIBER_SLOW	1	/* by how much a debug kernel is slower: debug.sh */
+#endif
+#define RAW_PATIENCE	(20 * FIBER_SLOW) /* s; emulation is slow, a hang is longer */
 
 /* Code in this section may be preempted. It calls nothing outside. */
 #define RAW_TEXT	__attribute__((section("raw_text"), noinline, noclone))

@@ -9,7 +9,8 @@
 #   kernels.sh source VERSION       fetch Debian's source tree, print its folder
 #   kernels.sh list                 what the cache holds
 #
-# NAME is VERSION[-FLAVOUR]: 6.1, 6.1-rt, 6.1-cloud, 6.12..., 7.3...
+# NAME is VERSION[-FLAVOUR]: 6.1, 6.1-rt, 6.1-cloud, 6.12..., 7.3... or debug
+# or kcsan, which debug-kernel.sh makes.
 #
 # The cache folder (FIBER_CACHE, default ~/.cache/fiber) holds
 #   apt/             a private apt state; the host's own is only read
@@ -279,6 +280,9 @@ source() {
 fetch() {
 	local name
 	for name; do
+		case $name in
+		debug|kcsan) "$HERE/debug-kernel.sh" "$name"; continue ;;
+		esac
 		release_pattern "$name" >/dev/null ||
 			die "unknown kernel '$name': say 6.1, 6.12 or 7.3, or with -rt, -cloud"
 		with_lock "kernel-$name" fetch_locked "$name"
@@ -312,8 +316,9 @@ in_chroot() {
 # build NAME DIR [VAR=VALUE...]: kbuild in DIR; make's own variables that
 # were meant for user space do not reach it
 build() {
-	local name=$1 dir kernel cmd wrap=()
+	local name=$1 dir kernel cmd wrap=() variables=()
 	kernel=$(path "$name")
+	[ ! -s "$kernel/variables" ] || mapfile -t variables <"$kernel/variables"
 	dir=$(cd "$2" && pwd)
 	shift 2
 	! needs_chroot "$name" ||
@@ -321,7 +326,7 @@ build() {
 	cmd=(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
 	     make -s -j2 -C "$kernel/build" "M=$dir" W=1 \
 	     CONFIG_DEBUG_INFO_BTF_MODULES= CONFIG_PAHOLE_VERSION=0 \
-	     "$@" modules)
+	     "${variables[@]}" "$@" modules)
 	"${wrap[@]}" "${cmd[@]}"
 }
 

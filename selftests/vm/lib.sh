@@ -77,6 +77,7 @@ vm_root() {
 	cp "$VM_HERE/init" "$root/init"
 	cp "$(vm_guest_exit)" "$root/vm/guest-exit"
 	sed '/^#/d' "$VM_HERE/splats" >"$root/vm/splats"
+	cp "$VM_HERE/kcsan.awk" "$root/vm/kcsan.awk"
 	: >"$root/vm/tests"
 	echo "LIMIT=120" >"$root/vm/environment"
 }
