@@ -88,7 +88,7 @@ struct fb_waiter {
  */
 struct fiber {
 	struct fb_ctx ctx;		/* first: the run queue stores &ctx */
-	struct fiber *child;		/* inside fiber_spawn of this child */
+	uint64_t child;			/* inside fiber_spawn of the one with this id; or 0 */
 	uintptr_t join;			/* atomic */
 	void *(*fn)(void *);
 	union {

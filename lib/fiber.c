@@ -26,6 +26,10 @@
  * the handle yet: fiber_spawn writes *out when its caller goes on. Plain
  * stores do then, even from the stack that is given up: whoever takes the
  * block from our pool needs this carrier to switch first.
+ *
+ * .child is the child's id, not its address: a detached child may end elsewhere
+ * while the caller is still in a queue, and its block be used for another fiber,
+ * which would be taken for the child, and its end hidden from who joins it.
  */
 #include <string.h>
 
@@ -46,7 +50,7 @@ take_parent(struct fb_processor *p, struct fiber *f, bool *left)
 		return NULL;
 	/* May be stolen, even dead by now, but blocks stay mapped. */
 	parent = *fb_runq_slot(q, q->tail - 1);
-	if (fb_unlikely(FB_READ(parent->child) != f || f->flags || f->klass))
+	if (fb_unlikely(FB_READ(parent->child) != f->id || f->flags || f->klass))
 		return NULL;
 	return fb_likely(fb_runq_pop_newest(q, left)) ? parent : NULL;
 }
@@ -150,7 +154,7 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 {
 	f->fn = fn;
 	f->arg = arg;
-	f->child = NULL;
+	f->child = 0;
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
 	f->flags = f->canary;
 	f->why = 0;
@@ -240,7 +244,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	if (fb_unlikely(++p->pass >= p->look_at))
 		fb_sched_look(p);
-	FB_WRITE(self->child, f);	/* take_parent may look */
+	FB_WRITE(self->child, f->id);	/* take_parent may look */
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
@@ -252,7 +256,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	c = fb_switch_new(c, &me, &f->ctx, fb_runq_slot(&p->q, t), &p->q.tail,
 			  t + 1);
 	self = (struct fiber *)me;
-	FB_WRITE(self->child, NULL);
+	FB_WRITE(self->child, 0);
 	fb_sched_resume(c, self);
 }
 
