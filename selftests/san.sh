@@ -24,6 +24,9 @@ export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
 cannot() {
 	case $1 in
 	address|thread) cat <<-END
+		corouse coro_has_the_stack_it_asked_for its frames are larger
+		corouse coro_overflow_hits_the_guard the sanitizer reports it, not a signal
+		corouse coro_stands_in_a_hundred_thousand the shadow counts as memory
 		idle all_blocked_in_read its interceptors and its own thread wake up
 		kill fault_in_a_fiber the sanitizer reports it, not a signal
 		preempt sleeper_wakes_while_hogs_spin it is too slow for a bound of time
@@ -48,6 +51,9 @@ cannot() {
 		END
 		;;&
 	thread) cat <<-END
+		corofiber coro_goes_on_in_the_child_of_a_fork it forgets what contexts did before
+		corouse coro_left_by_longjmp_cannot_yield it takes the other stack's calls for ours
+		corouse coro_resumes_nest_deeply it counts no more than 8000 contexts
 		spawn fib_on_one_processor its fibers take 0.1 ms each
 		spawn fib_on_two_processors its fibers take 0.1 ms each
 		spawn fib_on_four_processors its fibers take 0.1 ms each
