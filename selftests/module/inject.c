@@ -20,6 +20,8 @@ enum { TOO_MANY = 2000 };
 	NEED_MODULE();							\
 	if (access(FAIL_NTH, W_OK))					\
 		SKIP(return, "not the test module: make modules FAULT=1"); \
+	/* What the test before had is taken apart. */			\
+	ASSERT_TRUE(RAW_UNTIL(raw_refcnt() == 0));			\
 } while (0)
 
 static void arm(int n)
@@ -258,7 +260,8 @@ TEST(inject_attach)
 static void attach_anew(struct __test_metadata *_metadata)
 {
 	ASSERT_EQ(0, raw_detach());
-	ASSERT_TRUE(RAW_UNTIL(raw_info->idle == 2 && !raw_info->carriers));
+	ASSERT_TRUE(RAW_UNTIL(raw_info->idle == 2 && !raw_info->carriers &&
+			      raw_refcnt() == 1));	/* the file */
 	ASSERT_EQ(0, raw_attach());
 }
 

@@ -13,6 +13,7 @@
  * where the time stamp counter counts instructions: as cost.c. It unloads and
  * loads the module itself.
  */
+#include <math.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -20,7 +21,7 @@
 
 #include "harness.h"
 
-enum { BATCHES = 20, ROUNDS = 100, MOST = 30 };
+enum { BATCHES = 20, ROUNDS = 100, TRIES = 8, MOST = 30 };
 
 static int there[2], back[2];
 
@@ -35,14 +36,14 @@ static void *answer(void *arg)
 }
 
 /* Of two plain threads: instructions a context switch. */
-static double a_switch(void)
+static double try_switch(void)
 {
 	uint64_t least = UINT64_MAX, t;
 	char byte = 'p';
 	pthread_t other = raw_thread(answer, NULL);
 	int i, j;
 
-	raw_sleep(3000000);		/* what the kernel has to do is done */
+	raw_sleep(1000000);		/* what the kernel has to do is done */
 	for (i = 0; i < BATCHES; i++) {
 		t = __rdtsc();
 		for (j = 0; j < ROUNDS; j++)
@@ -58,6 +59,40 @@ static double a_switch(void)
 		exit(1);
 	pthread_join(other, NULL);
 	return (double)least / ROUNDS / 2;
+}
+
+struct cost {
+	double a_switch[TRIES];
+};
+
+static struct cost measure(void)
+{
+	struct cost c;
+	int i;
+
+	for (i = 0; i < TRIES; i++)
+		c.a_switch[i] = try_switch();
+	return c;
+}
+
+/*
+ * How much more b costs than a. A scheduler can go one of several ways with two
+ * threads, each with a price of its own (7.3: 7,746 or 7,663 or, rarely, 6,242),
+ * so the closest two of all tries are compared: the same way, twice.
+ */
+static double more(const struct cost *a, const struct cost *b)
+{
+	double least = 1e9, d;
+	int i, j;
+
+	for (i = 0; i < TRIES; i++) {
+		for (j = 0; j < TRIES; j++) {
+			d = b->a_switch[i] - a->a_switch[j];
+			if (fabs(d) < fabs(least))
+				least = d;
+		}
+	}
+	return least;
 }
 
 static int load(void)
@@ -98,7 +133,7 @@ static void elsewhere(void)
 
 TEST(cost_for_others)
 {
-	double without, idle, beside, after;
+	struct cost without, idle, beside, after;
 	int status, err;
 	pid_t pid;
 
@@ -109,25 +144,26 @@ TEST(cost_for_others)
 	ASSERT_EQ(0, pipe(back));
 	ASSERT_TRUE(RAW_UNTIL(!(err = unload())))
 		TH_LOG("unload: %s", strerror(-err));
-	without = a_switch();
+	without = measure();
 	ASSERT_EQ(0, load());
-	idle = a_switch();
+	idle = measure();
 	pid = fork();
 	if (!pid)
 		elsewhere();
 	raw_sleep(1000000);
 	EXPECT_EQ(0, waitpid(pid, &status, WNOHANG));
-	beside = a_switch();
+	beside = measure();
 	kill(pid, SIGKILL);
 	waitpid(pid, &status, 0);
 	raw_sleep(15000000);		/* the hooks linger for ten seconds */
-	after = a_switch();
+	after = measure();
 	printf("# cost for others, a context switch: not loaded %.1f, no group %+.1f, a group elsewhere %+.1f, gone again %+.1f\n",
-	       without, idle - without, beside - without, after - without);
-	EXPECT_GE(0.5, idle - without);
-	EXPECT_GE(MOST, beside - without);
-	EXPECT_LT(0, beside - without);
-	EXPECT_GE(0.5, after - without);
+	       without.a_switch[0], more(&without, &idle),
+	       more(&without, &beside), more(&without, &after));
+	EXPECT_GE(0.5, fabs(more(&without, &idle)));
+	EXPECT_GE(MOST, more(&without, &beside));
+	EXPECT_LT(0, more(&without, &beside));
+	EXPECT_GE(0.5, fabs(more(&without, &after)));
 }
 
 TEST_HARNESS_MAIN
