@@ -99,7 +99,7 @@ vm_suite() {
 	local k=$1 log=$LOGS/vm-$1.log
 	say "vm $k"
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
-	"$HERE/vm/run.sh" -tools -t "${VM_TIMEOUT:-900}" "$k" >"$log" 2>&1 </dev/null || true
+	"$HERE/vm/run.sh" -tools -t "${VM_TIMEOUT:-1800}" "$k" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	tally "$log"
 }
