@@ -264,17 +264,21 @@ static void ended(void)
 
 static void run(struct task *t)
 {
+	void (*done)(fiber_task_t *t) = t->done;
 	int r;
 
 	if (t->line)
 		settle_wait(t);
 	r = t->fn(public(t));
-	if (r == FIBER_TASK_WAITS)	/* *t may be gone */
+	/* Without `done` *t may be gone, as it may if it waits. */
+	if (r == FIBER_TASK_WAITS)
 		return;
-	t->result = r;
-	if (t->done)
-		t->done(public(t));
+	if (done)
+		t->result = r;
+	/* Counted first: who hears of its end may stop the runtime. */
 	ended();
+	if (done)
+		done(public(t));
 }
 
 /* The caller is counted already; there is a slot for each. */

@@ -139,12 +139,15 @@ static void *hogs(void *arg)
 static void *is_served_in_turn(void *arg)
 {
 	fiber_t *f = spawn(hogs_with_yield, NULL);
+	uint64_t preempted;
 	long before, most = 0;
 
 	for (int i = 0; i < 300; i++) {
+		preempted = stats().preemptions;
 		before = turns;
 		check_eq(0, fiber_mutex_lock(&wanted));
-		if (turns - before > most)
+		/* Who is preempted here, by a slow host, waits a quantum. */
+		if (preempted == stats().preemptions && turns - before > most)
 			most = turns - before;
 		check_eq(0, fiber_mutex_unlock(&wanted));
 		fiber_yield();

@@ -252,9 +252,7 @@ TEST(started_anew_by_its_end)
 		ASSERT_EQ(0, fiber_chan_recv(all_ended, NULL));
 		ASSERT_EQ(1000, restarts);
 		EXPECT_EQ(0, fiber_chan_destroy(all_ended));
-		/* The last one may not be counted yet. */
-		while (fiber_fini())
-			block_ns(100 * US);
+		ASSERT_EQ(0, fiber_fini());
 	}
 	EXPECT_EQ(0, failures);
 }
