@@ -314,6 +314,25 @@ fb_sched_publish(struct fb_processor *p)
 	FB_WRITE(p->page->takeover, ready | p->watch);
 }
 
+/*
+ * Owner of p: the caller becomes the newest of the ring, by a switch. That there
+ * is somebody ready is said after the push, never before: a thief that finds the
+ * ring empty in between would take the word back (unannounce).
+ */
+static inline __attribute__((always_inline)) struct fb_push
+fb_sched_push(struct fb_processor *p)
+{
+	uint32_t t = p->q.tail;
+
+	return (struct fb_push){
+		.slot = fb_runq_slot(&p->q, t),
+		.tail = &p->q.tail,
+		.t = t + 1,
+		.word = &p->page->takeover,
+		.value = FB_TAKEOVER_READY | p->watch,
+	};
+}
+
 /* Owner of p, at each switch to a fiber with a quantum of its own. */
 static inline __attribute__((always_inline)) void
 fb_sched_turn(struct fb_processor *p)

@@ -238,7 +238,6 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
 	struct fiber *self = c->cur;
 	struct fb_ctx *me = &self->ctx;
-	uint32_t t;
 
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
@@ -248,13 +247,10 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
-	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
 	c->cur = f;
 	fb_runq_publish_some(&p->q);
-	t = p->q.tail;
-	c = fb_switch_new(c, &me, &f->ctx, fb_runq_slot(&p->q, t), &p->q.tail,
-			  t + 1);
+	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));
 	self = (struct fiber *)me;
 	FB_WRITE(self->child, 0);
 	fb_sched_resume(c, self);

@@ -282,7 +282,6 @@ FB_EXPORT void fiber_yield(void)
 	struct fb_processor *p;
 	struct fiber *self, *f;
 	struct fb_ctx *me;
-	uint32_t t;
 
 	if (!c)
 		return;
@@ -302,13 +301,10 @@ FB_EXPORT void fiber_yield(void)
 	FB_WRITE(c->page->pending, 0);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
-	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
-	t = p->q.tail;
 	fb_runq_publish(&p->q);
 	me = &self->ctx;
-	c = fb_switch_push(c, &me, fb_dispatch(c, p, f), fb_runq_slot(&p->q, t),
-			   &p->q.tail, t + 1);
+	c = fb_switch_push(c, &me, fb_dispatch(c, p, f), fb_sched_push(p));
 	fb_sched_resume(c, (struct fiber *)me);
 }
 

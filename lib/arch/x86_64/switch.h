@@ -13,8 +13,9 @@
  *
  * What must happen when the old stack is out of use, but before the new
  * context goes on, is part of the switch:
- *   fb_switch_push   publishes the old context in a run queue, by two stores
- *                    (x86 keeps their order: the tail is a store_release)
+ *   fb_switch_push   publishes the old context in a run queue, and then says so,
+ *                    by three stores (x86 keeps their order: each is a
+ *                    store_release)
  *   fb_switch_call   calls fn(c, arg) on the new context's stack, below its
  *                    red zone
  * The other way, to publish first and save later, would let a thief run a
@@ -45,7 +46,7 @@ typedef void (*fb_switch_fn)(struct fb_carrier *c, void *arg);
 
 /* rsp and rbp are saved by hand; rdi is an operand of every switch. */
 #define FB_SWITCH_CLOBBERS						\
-	"r10", "r11", "r12", "r13", "r14", "r15",		\
+	"r11", "r12", "r13", "r14", "r15",				\
 	"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",	\
 	"xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",	\
 	"xmm15", "memory", "cc"
@@ -71,33 +72,43 @@ fb_switch(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to)
 	fb_san_leave(from, to);
 	__asm__ volatile(FB_SAVE FB_LOAD FB_GO
 			 : "+D"(c), "+S"(from), "+d"(to)
-			 :: "rax", "rbx", "rcx", "r8", "r9", FB_SWITCH_CLOBBERS);
+			 :: "rax", "rbx", "rcx", "r8", "r9", "r10",
+			    FB_SWITCH_CLOBBERS);
 	fb_san_arrive(to);
 	return c;
 }
 
+/* What a switch publishes: see fb_switch_push. */
+struct fb_push {
+	void *slot;
+	uint32_t *tail, *word;
+	uint32_t t, value;
+};
+
 /*
- * As fb_switch; then *slot = *self, and store_release(tail, t). *self is the
- * same afterwards, but in a register again.
+ * As fb_switch; then *slot = *self, store_release(p->tail, p->t), and last of
+ * all *p->word = p->value. *self is the same afterwards, but in a register again.
  */
 static inline __attribute__((always_inline)) struct fb_carrier *
 fb_switch_push(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *to,
-	       void *slot, uint32_t *tail, uint32_t t)
+	       struct fb_push push)
 {
 	struct fb_ctx *from = *self;
 
-	fb_san_release(tail);
+	fb_san_release(push.tail);
 	fb_san_leave(from, to);
 
-	register uint32_t *r8 __asm__("r8") = tail;
-	register uint32_t r9 __asm__("r9") = t;
+	register uint32_t *r8 __asm__("r8") = push.tail;
+	register uint32_t r9 __asm__("r9") = push.t;
+	register uint32_t r10 __asm__("r10") = push.value;
 
 	__asm__ volatile(FB_SAVE FB_LOAD
 			 "movq %%rsi, (%%rcx)\n\t"
-			 "movl %%r9d, (%%r8)\n\t" FB_GO
-			 : "+D"(c), "+S"(from), "+d"(to), "+c"(slot),
-			   "+r"(r8), "+r"(r9)
-			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+			 "movl %%r9d, (%%r8)\n\t"
+			 "movl %%r10d, (%%rbx)\n\t" FB_GO
+			 : "+D"(c), "+S"(from), "+d"(to), "+c"(push.slot),
+			   "+b"(push.word), "+r"(r8), "+r"(r9), "+r"(r10)
+			 :: "rax", FB_SWITCH_CLOBBERS);
 	fb_san_arrive(to);
 	*self = to;		/* rdx: see above */
 	return c;
@@ -106,25 +117,27 @@ fb_switch_push(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *to,
 /* Enter the new context at `top` and publish *self as fb_switch_push. */
 static inline __attribute__((always_inline)) struct fb_carrier *
 fb_switch_new(struct fb_carrier *c, struct fb_ctx **self, struct fb_ctx *top,
-	      void *slot, uint32_t *tail, uint32_t t)
+	      struct fb_push push)
 {
 	struct fb_ctx *from = *self;
 
-	fb_san_release(tail);
+	fb_san_release(push.tail);
 	fb_san_leave(from, top);
 
-	register uint32_t *r8 __asm__("r8") = tail;
-	register uint32_t r9 __asm__("r9") = t;
+	register uint32_t *r8 __asm__("r8") = push.tail;
+	register uint32_t r9 __asm__("r9") = push.t;
+	register uint32_t r10 __asm__("r10") = push.value;
 
 	__asm__ volatile(FB_SAVE
 			 "movq %%rdx, %%rsp\n\t"
 			 "movq %%rsi, (%%rcx)\n\t"
 			 "movl %%r9d, (%%r8)\n\t"
+			 "movl %%r10d, (%%rbx)\n\t"
 			 "jmp fb_arch_start\n"
 			 "1:\n\t"
-			 : "+D"(c), "+S"(from), "+d"(top), "+c"(slot),
-			   "+r"(r8), "+r"(r9)
-			 :: "rax", "rbx", FB_SWITCH_CLOBBERS);
+			 : "+D"(c), "+S"(from), "+d"(top), "+c"(push.slot),
+			   "+b"(push.word), "+r"(r8), "+r"(r9), "+r"(r10)
+			 :: "rax", FB_SWITCH_CLOBBERS);
 	fb_san_arrive(top);
 	*self = top;
 	return c;
