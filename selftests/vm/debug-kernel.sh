@@ -100,7 +100,7 @@ collect() {
 	strip -s -o "$tmp/vmlinux" "$out/vmlinux"
 	cp "$out/include/config/kernel.release" "$tmp/release"
 	cp "$out/.config" "$tmp/config"
-	printf '%s\n' "$variables" >"$tmp/variables"
+	printf '%s' "${variables:+$variables$'\n'}" >"$tmp/variables"
 }
 
 build() {
