@@ -35,6 +35,12 @@ function fail(why) {
 	next
 }
 
+/^# AGAIN / {
+	print "     again, for the machine stood still meanwhile: " substr($0, 9)
+	p = f = s = plan = 0
+	next
+}
+
 /^# DONE / {
 	rc = $NF
 	sub(/^rc=/, "", rc)
