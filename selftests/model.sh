@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Checks selftests/model/*.pml with spin. TAP.
+# Checks selftests/model/*.pml with spin: handoff.pml, the module's protocol, and
+# wait.pml, how the library's fibers wait for objects. TAP.
 #
 # The model must hold as it is, and each mutation of it must fail: a property
 # that no mutation breaks is no property.
@@ -24,7 +25,7 @@ run() {
 	mkdir -p "$dir"
 	(
 		cd "$dir"
-		spin -a "$@" "$HERE/model/handoff.pml" >spin.log
+		spin -a "$@" "$HERE/model/$model.pml" >spin.log
 		${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 \
 			-DMEMLIM=6000 -o pan pan.c
 		timeout "${LIMIT:-600}" ./pan -m300000 -w24 >pan.log 2>&1 || true
@@ -66,6 +67,7 @@ breaks() {
 
 command -v spin >/dev/null || die "spin is not installed: tools/deps.sh model"
 echo 'TAP version 13'
+model=handoff
 holds handoff -DNC=2 -DBLOCKS=1
 holds blocks-that-never-end -DNC=2 -DBLOCKS=1 -DFOREVER
 holds file-closed -DNC=2 -DBLOCKS=1 -DCLOSE
@@ -73,4 +75,12 @@ breaks no-recheck -DNC=2 -DBLOCKS=1 -DFOREVER -DNO_RECHECK
 breaks no-disarm -DNC=2 -DBLOCKS=1 -DNO_DISARM
 breaks flag-in-processor-page -DNC=2 -DNP=2 -DBLOCKS=1 -DPAGE_FLAG
 breaks no-edge-for-signal-handlers -DNC=2 -DBLOCKS=1 -DNO_EDGE
+
+model=wait
+holds wait
+breaks wait-no-settle -DNO_SETTLE
+breaks wait-no-ticket -DNO_TICKET
+breaks wait-no-cancel-check -DNO_CANCEL_CHECK
+breaks wait-no-timer-del -DNO_TIMER_DEL
+breaks wait-early-word -DEARLY_WORD
 echo "1..$n"
