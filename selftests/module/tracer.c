@@ -56,17 +56,30 @@ static int stop_now(pid_t tid)
  * Interrupted while it was stepped: the SIGTRAP of the step may be queued behind
  * the stop that was reported, and would kill the thread once detached.
  */
+static bool trap_queued(pid_t tid)
+{
+	struct __ptrace_peeksiginfo_args args = { .nr = 32 };
+	siginfo_t info[32];
+	long n = ptrace(PTRACE_PEEKSIGINFO, tid, &args, info);
+
+	while (n-- > 0)
+		if (info[n].si_signo == SIGTRAP)
+			return true;
+	return false;
+}
+
+/* Other signals may stand before it. */
 static void collect_trap(pid_t tid)
 {
-	struct __ptrace_peeksiginfo_args args = { .nr = 1 };
-	siginfo_t info = {};
+	int signal = 0;
 
-	if (ptrace(PTRACE_PEEKSIGINFO, tid, &args, &info) != 1 ||
-	    info.si_signo != SIGTRAP)
-		return;
-	ptrace(PTRACE_CONT, tid, 0, 0);
-	while (tracer_next(tid) == TRACER_NOT_YET)
-		;
+	for (int i = 0; i < 64 && signal >= 0 && trap_queued(tid); i++) {
+		if (ptrace(PTRACE_CONT, tid, 0, 0))
+			return;
+		do
+			signal = tracer_next(tid);
+		while (signal == TRACER_NOT_YET);
+	}
 }
 
 unsigned int tracer_go(pid_t tid, int request, unsigned int n)
