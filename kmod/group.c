@@ -75,7 +75,6 @@ static int group_open(struct inode *inode, struct file *file)
 	mutex_init(&g->setup);
 	mutex_init(&g->members);
 	raw_spin_lock_init(&g->lock);
-	BUILD_BUG_ON(FIBER_STATS != FIBER_STAT_REASON + FIBER_REFUSE_NOT);
 	INIT_LIST_HEAD(&g->carriers);
 	INIT_LIST_HEAD(&g->ready);
 	INIT_LIST_HEAD(&g->turned);

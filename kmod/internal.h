@@ -61,6 +61,18 @@ enum fiber_wait {
 	FIBER_WAITS_SPARE,	/* on group->spares */
 };
 
+/* Why a preemption is put off: what of the place would make it do harm. */
+enum fiber_refusal {
+	FIBER_REFUSE_OUTSIDE,	 /* not in fiber */
+	FIBER_REFUSE_NO_PREEMPT, /* page->no_preempt */
+	FIBER_REFUSE_NESTED,	 /* an upcall not yet entered */
+	FIBER_REFUSE_STEPPED,	 /* single-stepped */
+	FIBER_REFUSE_TEXT,	 /* not in a registered text */
+	FIBER_REFUSE_STACK,	 /* no registered stack, or no room on it */
+	FIBER_REFUSE_RSEQ,	 /* in a restartable sequence */
+	FIBER_REFUSE_NOT
+};
+
 /*
  * May somebody take the processor of this carrier? One atomic word:
  * RUNNING -> KEEPING  sched_out, the carrier blocked and nobody wanted it
@@ -80,19 +92,7 @@ enum fiber_stat {
 	FIBER_STAT_PREEMPTS,	/* PREEMPT upcalls */
 	FIBER_STAT_REFUSED,	/* preemptions put off: the sum of ... */
 	FIBER_STAT_REASON,	/* ... one for each enum fiber_refusal */
-	FIBER_STATS = FIBER_STAT_REASON + 7
-};
-
-/* Why a preemption is put off: what of the place would make it do harm. */
-enum fiber_refusal {
-	FIBER_REFUSE_OUTSIDE,	 /* not in fiber */
-	FIBER_REFUSE_NO_PREEMPT, /* page->no_preempt */
-	FIBER_REFUSE_NESTED,	 /* an upcall not yet entered */
-	FIBER_REFUSE_STEPPED,	 /* single-stepped */
-	FIBER_REFUSE_TEXT,	 /* not in a registered text */
-	FIBER_REFUSE_STACK,	 /* no registered stack, or no room on it */
-	FIBER_REFUSE_RSEQ,	 /* in a restartable sequence */
-	FIBER_REFUSE_NOT
+	FIBER_STATS = FIBER_STAT_REASON + FIBER_REFUSE_NOT
 };
 
 /* How a carrier that lost its processor came back to user code. */

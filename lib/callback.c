@@ -112,36 +112,15 @@ static void unlock_idle(struct fb_processor *p, struct fiber_timer *t)
 
 /* ---- to wait for the calls ---- */
 
-static void unlock_timer(struct fb_processor *p, void *object)
-{
-	(void)p;
-	fb_unlock(&((struct fiber_timer *)object)->lock);
-}
-
-/* Locked, in and out; woken when t is neither due nor running. */
-static void wait_idle(struct fb_caller *me, struct fiber_timer *t)
-{
-	struct fb_wait k;
-	struct fb_node n;
-
-	fb_wait_begin(me, &k, FB_NEVER, false);
-	k.claim = 0;			/* cancelled or not */
-	k.unlock = unlock_timer;
-	k.object = t;
-	n.w = k.w;
-	n.claim = 0;
-	fb_waitq_push(&t->waiters, &n);
-	fb_wait(me, &k, FB_WHY_TIMER);
-	lock(t);
-}
-
 /* Locked, in and out. How many starts it stopped. */
 static int stop_wait(struct fb_caller *me, struct fiber_timer *t)
 {
 	int n = disarm(t);
 
 	while (FB_READ(t->due) || t->running) {
-		wait_idle(me, t);
+		/* Woken when t is neither. */
+		fb_wait_taken(me, &t->lock, &t->waiters, FB_WHY_TIMER);
+		lock(t);
 		n += disarm(t);
 	}
 	return n;
@@ -454,7 +433,7 @@ static bool inside(const struct fb_caller *me, const struct fiber_timer *t)
 	return me->c && t->caller == me->c->cur;
 }
 
-FB_EXPORT int fiber_timer_stop(fiber_timer_t *t)
+static int stop(struct fiber_timer *t, bool wait)
 {
 	struct fb_caller me;
 	int r;
@@ -465,27 +444,23 @@ FB_EXPORT int fiber_timer_stop(fiber_timer_t *t)
 	if (r)
 		return r;
 	lock(t);
-	r = disarm(t);
+	if (!wait)
+		r = disarm(t);
+	else
+		r = inside(&me, t) ? -EDEADLK : stop_wait(&me, t);
 	fb_unlock(&t->lock);
 	fb_caller_leave(&me);
 	return r;
 }
 
+FB_EXPORT int fiber_timer_stop(fiber_timer_t *t)
+{
+	return stop(t, false);
+}
+
 FB_EXPORT int fiber_timer_stop_wait(fiber_timer_t *t)
 {
-	struct fb_caller me;
-	int r;
-
-	if (!t)
-		return -EINVAL;
-	r = enter(&me);
-	if (r)
-		return r;
-	lock(t);
-	r = inside(&me, t) ? -EDEADLK : stop_wait(&me, t);
-	fb_unlock(&t->lock);
-	fb_caller_leave(&me);
-	return r;
+	return stop(t, true);
 }
 
 /* ---- create and destroy ---- */

@@ -23,6 +23,7 @@
 
 #include "chan.h"
 #include "pick.h"
+#include "sync.h"
 
 /* ---- values ---- */
 
@@ -104,41 +105,22 @@ int fb_chan_recv_now(struct fiber_chan *ch, void *value,
 
 /* ---- waiting ---- */
 
-static void unlock_chan(struct fb_processor *p, void *object)
-{
-	fb_obj_unlock(p, &((struct fiber_chan *)object)->lock);
-}
-
-void fb_chan_leave(struct fb_caller *me, struct fiber_chan *ch,
-		   struct fb_node *n)
-{
-	fb_obj_lock(me->p, &ch->lock);
-	if (n->queued)
-		fb_waitq_remove(n->sends ? &ch->senders : &ch->receivers, n);
-	fb_obj_unlock(me->p, &ch->lock);
-}
-
 /* The channel is locked, and nothing can be done at once. */
 static __attribute__((noinline)) int
-wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
-	void *value, uint64_t deadline, unsigned int why)
+wait_in(struct fb_caller *me, struct fiber_chan *ch, bool sends, void *value,
+	uint64_t deadline)
 {
-	struct fb_wait k;
+	struct fb_waitq *q = fb_chan_queue(ch, sends);
 	struct fb_node n;
 	unsigned int state;
 
-	fb_wait_begin(me, &k, deadline, false);
-	k.unlock = unlock_chan;
-	k.object = ch;
-	n.w = k.w;
-	n.claim = k.claim;
 	n.value = value;
-	n.sends = q == &ch->senders;
-	fb_waitq_push(q, &n);
-	state = fb_wait(me, &k, why);
+	state = fb_sync_wait(me, &ch->lock, q, &n, deadline,
+			     sends ? FB_WHY_SEND : FB_WHY_RECV);
 	if (state == FB_W_OBJECT)
 		return n.result;
-	fb_chan_leave(me, ch, &n);
+	fb_sync_leave(q, &n);
+	fb_obj_unlock(me->p, &ch->lock);
 	return fb_wait_error(state);
 }
 
@@ -148,15 +130,15 @@ wait_in(struct fb_caller *me, struct fiber_chan *ch, struct fb_waitq *q,
  */
 static inline __attribute__((always_inline)) int
 wait_sole(struct fb_carrier *c, struct fb_processor *p, struct fiber_chan *ch,
-	  struct fb_waitq *q, void *value, unsigned int why)
+	  bool sends, void *value)
 {
 	struct fb_node n;
 
 	n.w = &c->cur->w;
 	n.claim = 0;
 	n.value = value;
-	fb_waitq_push(q, &n);
-	fb_park_sole(c, p, &ch->lock, why);
+	fb_waitq_push(fb_chan_queue(ch, sends), &n);
+	fb_park_sole(c, p, &ch->lock, sends ? FB_WHY_SEND : FB_WHY_RECV);
 	return n.result;
 }
 
@@ -171,7 +153,7 @@ plain_case(const struct fb_carrier *c, const struct fiber_chan *ch)
 /* ---- send and receive; deadline 0: do not wait ---- */
 
 static __attribute__((noinline)) int
-send(struct fiber_chan *ch, const void *value, uint64_t deadline)
+use(struct fiber_chan *ch, bool sends, void *value, uint64_t deadline)
 {
 	struct fb_caller me;
 	struct fb_node *n;
@@ -181,14 +163,14 @@ send(struct fiber_chan *ch, const void *value, uint64_t deadline)
 	if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else if (fb_unlikely(!ch)) {
-		r = deadline ? fb_wait_never(&me, deadline, FB_WHY_SEND) :
+		r = deadline ? fb_wait_never(&me, deadline, sends ?
+					     FB_WHY_SEND : FB_WHY_RECV) :
 			       -EAGAIN;
 	} else {
 		fb_obj_lock(me.p, &ch->lock);
-		r = fb_chan_send_now(ch, value, &n);
+		r = fb_chan_now(ch, sends, value, &n);
 		if (r == -EAGAIN && deadline) {
-			r = wait_in(&me, ch, &ch->senders, (void *)value,
-				    deadline, FB_WHY_SEND);
+			r = wait_in(&me, ch, sends, value, deadline);
 		} else {
 			fb_obj_unlock(me.p, &ch->lock);
 			if (n)
@@ -199,42 +181,9 @@ send(struct fiber_chan *ch, const void *value, uint64_t deadline)
 	return r;
 }
 
-static __attribute__((noinline)) int
-recv(struct fiber_chan *ch, void *value, uint64_t deadline)
-{
-	struct fb_caller me;
-	struct fb_node *n;
-	int r;
-
-	fb_caller_enter(&me);
-	if (deadline && fb_cancelled(&me)) {
-		r = -ECANCELED;
-	} else if (fb_unlikely(!ch)) {
-		r = deadline ? fb_wait_never(&me, deadline, FB_WHY_RECV) :
-			       -EAGAIN;
-	} else {
-		fb_obj_lock(me.p, &ch->lock);
-		r = fb_chan_recv_now(ch, value, &n);
-		if (r == -EAGAIN && deadline) {
-			r = wait_in(&me, ch, &ch->receivers, value, deadline,
-				    FB_WHY_RECV);
-		} else {
-			fb_obj_unlock(me.p, &ch->lock);
-			if (n)
-				fb_wake(me.p, n->w);
-		}
-	}
-	fb_caller_leave(&me);
-	return r;
-}
-
-/* A deadline of 0 is long over: try once, but say so. */
-static int over(int r)
-{
-	return r == -EAGAIN ? -ETIMEDOUT : r;
-}
-
-FB_EXPORT int fiber_chan_send(fiber_chan_t *ch, const void *value)
+/* Without a deadline; inline, see pick.h. */
+static inline __attribute__((always_inline)) int
+use_plain(struct fiber_chan *ch, bool sends, void *value)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
@@ -242,61 +191,49 @@ FB_EXPORT int fiber_chan_send(fiber_chan_t *ch, const void *value)
 	int r;
 
 	if (!plain_case(c, ch))
-		return send(ch, value, FB_NEVER);
+		return use(ch, sends, value, FB_NEVER);
 	p = fb_enter(c);
 	fb_obj_lock(p, &ch->lock);
-	r = fb_chan_send_now(ch, value, &n);
+	r = fb_chan_now(ch, sends, value, &n);
 	if (r == -EAGAIN)
-		return wait_sole(c, p, ch, &ch->senders, (void *)value,
-				 FB_WHY_SEND);
+		return wait_sole(c, p, ch, sends, value);
 	fb_obj_unlock(p, &ch->lock);
 	if (n)
 		fb_wake(p, n->w);
 	fb_leave(c);
 	return r;
+}
+
+FB_EXPORT int fiber_chan_send(fiber_chan_t *ch, const void *value)
+{
+	return use_plain(ch, true, (void *)value);
 }
 
 FB_EXPORT int fiber_chan_send_until(fiber_chan_t *ch, const void *value,
 				    uint64_t deadline)
 {
-	return deadline ? send(ch, value, deadline) : over(send(ch, value, 0));
+	return fb_sync_over(use(ch, true, (void *)value, deadline), deadline);
 }
 
 FB_EXPORT int fiber_chan_try_send(fiber_chan_t *ch, const void *value)
 {
-	return send(ch, value, 0);
+	return use(ch, true, (void *)value, 0);
 }
 
 FB_EXPORT int fiber_chan_recv(fiber_chan_t *ch, void *value)
 {
-	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	struct fb_node *n;
-	int r;
-
-	if (!plain_case(c, ch))
-		return recv(ch, value, FB_NEVER);
-	p = fb_enter(c);
-	fb_obj_lock(p, &ch->lock);
-	r = fb_chan_recv_now(ch, value, &n);
-	if (r == -EAGAIN)
-		return wait_sole(c, p, ch, &ch->receivers, value, FB_WHY_RECV);
-	fb_obj_unlock(p, &ch->lock);
-	if (n)
-		fb_wake(p, n->w);
-	fb_leave(c);
-	return r;
+	return use_plain(ch, false, value);
 }
 
 FB_EXPORT int fiber_chan_recv_until(fiber_chan_t *ch, void *value,
 				    uint64_t deadline)
 {
-	return deadline ? recv(ch, value, deadline) : over(recv(ch, value, 0));
+	return fb_sync_over(use(ch, false, value, deadline), deadline);
 }
 
 FB_EXPORT int fiber_chan_try_recv(fiber_chan_t *ch, void *value)
 {
-	return recv(ch, value, 0);
+	return use(ch, false, value, 0);
 }
 
 /* ---- close ---- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
-/* chan.h - what select.c knows of a channel; the protocol stands in chan.c */
+/* chan.h - what select.c and task.c know of a channel; the protocol stands in chan.c */
 #ifndef FB_CHAN_H
 #define FB_CHAN_H
 
@@ -25,19 +25,25 @@ int fb_chan_send_now(struct fiber_chan *ch, const void *value,
 int fb_chan_recv_now(struct fiber_chan *ch, void *value,
 		     struct fb_node **woken);
 
-/* Nothing is locked: n is not queued at ch any more. */
-void fb_chan_leave(struct fb_caller *me, struct fiber_chan *ch,
-		   struct fb_node *n);
-
-/* Could it be done now? The lock is held. */
-static inline bool fb_chan_can_send(const struct fiber_chan *ch)
+static inline __attribute__((always_inline)) int
+fb_chan_now(struct fiber_chan *ch, bool sends, void *value,
+	    struct fb_node **woken)
 {
-	return ch->closed || ch->count < ch->cap || ch->receivers.head;
+	return sends ? fb_chan_send_now(ch, value, woken) :
+		       fb_chan_recv_now(ch, value, woken);
 }
 
-static inline bool fb_chan_can_recv(const struct fiber_chan *ch)
+/* Could it be done now? The lock is held. */
+static inline bool fb_chan_can(const struct fiber_chan *ch, bool sends)
 {
-	return ch->count || ch->senders.head || ch->closed;
+	return ch->closed || (sends ? ch->count < ch->cap || ch->receivers.head :
+				      ch->count || ch->senders.head);
+}
+
+/* Where those wait who send, or receive. */
+static inline struct fb_waitq *fb_chan_queue(struct fiber_chan *ch, bool sends)
+{
+	return sends ? &ch->senders : &ch->receivers;
 }
 
 #endif

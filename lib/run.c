@@ -478,9 +478,8 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	r = fiber_spawn(&f, run_main, &m);
 	if (!r)
 		r = fiber_join(f, NULL);
-	fb_task_settle();
-	/* Or a timer's function runs, or a plain thread is inside a call. */
-	if (fb_fiber_alive() || fiber_fini())
+	/* Fibers are alive, or a plain thread is inside a call. */
+	if (fiber_fini())
 		/* Pairs with the exchange in fiber_init. */
 		FB_RELEASE(fb_rt.state, FB_ABANDONED);
 	return r ? r : m.result;

@@ -543,25 +543,11 @@ static void end_watching(struct fb_caller *me, struct fb_scope *s)
 /* Until none is left, but for who watches the deadline. */
 static void wait_children(struct fb_caller *me, struct fb_scope *s)
 {
-	struct fb_wait k;
-	struct fb_node n;
-
 	fb_lock(&s->lock);
-	if (s->children <= s->watching) {
+	if (s->children > s->watching)
+		fb_wait_taken(me, &s->lock, &s->closer, FB_WHY_SCOPE);
+	else
 		fb_unlock(&s->lock);
-		return;
-	}
-	if (me->c)		/* sole: see the head comment */
-		me->c->cur->flags &= (uint8_t)~FB_F_CANCELS;
-	fb_wait_begin(me, &k, FB_NEVER, false);
-	k.unlock = unlock_scope;
-	k.object = s;
-	n.w = k.w;
-	n.claim = k.claim;
-	fb_waitq_push(&s->closer, &n);
-	fb_wait(me, &k, FB_WHY_SCOPE);
-	if (me->c)
-		set_flag(me->c->cur);
 }
 
 FB_EXPORT int fiber_scope_close(fiber_scope_t *scope)

@@ -40,10 +40,14 @@ static struct fiber_case *locked(const struct select *s, uint32_t i)
 	return &s->cases[node(&s->cases[i])->order];
 }
 
-static struct fb_waitq *queue(struct fiber_case *c)
+static bool sends(const struct fiber_case *c)
 {
-	return c->op == FIBER_CASE_SEND ? &c->chan->senders :
-					  &c->chan->receivers;
+	return c->op == FIBER_CASE_SEND;
+}
+
+static struct fb_waitq *queue(const struct fiber_case *c)
+{
+	return fb_chan_queue(c->chan, sends(c));
 }
 
 /* ---- lock order ---- */
@@ -146,19 +150,6 @@ static uint32_t random_below(struct fb_processor *p, uint32_t n)
 	return (uint32_t)(((uint64_t)*seed * n) >> 32);
 }
 
-static bool can(const struct fiber_case *c)
-{
-	return c->op == FIBER_CASE_SEND ? fb_chan_can_send(c->chan) :
-					  fb_chan_can_recv(c->chan);
-}
-
-static int do_now(struct fiber_case *c, struct fb_node **woken)
-{
-	return c->op == FIBER_CASE_SEND ?
-	       fb_chan_send_now(c->chan, c->value, woken) :
-	       fb_chan_recv_now(c->chan, c->value, woken);
-}
-
 /* All are locked. The index of the case that was done, or -EAGAIN. */
 static int choose(struct fb_processor *p, struct select *s,
 		  struct fb_node **woken)
@@ -171,13 +162,14 @@ static int choose(struct fb_processor *p, struct select *s,
 		ready = 0;
 		for (uint32_t i = 0; i < s->live; i++) {
 			c = locked(s, i);
-			if (can(c) && (++ready == 1 ||
-				       !random_below(p, ready)))
+			if (fb_chan_can(c->chan, sends(c)) &&
+			    (++ready == 1 || !random_below(p, ready)))
 				best = c;
 		}
 		if (!best)
 			return -EAGAIN;
-		best->result = do_now(best, woken);
+		best->result = fb_chan_now(best->chan, sends(best), best->value,
+					   woken);
 		/* Else all who waited there were claimed by others: again. */
 		if (best->result != -EAGAIN)
 			return (int)(best - s->cases);

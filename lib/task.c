@@ -85,6 +85,12 @@ static struct task *task_of(struct fb_waiter *w)
 
 /* ---- runners that have nothing to do ---- */
 
+/* One a processor; they fill the first slots. */
+static uint32_t max_runners(void)
+{
+	return fb_rt.nproc < RUNNERS ? fb_rt.nproc : RUNNERS;
+}
+
 static bool claim_idle(struct runner *r)
 {
 	uint32_t one = 1;
@@ -100,7 +106,7 @@ static struct fiber *find_idle(void)
 {
 	/* Pairs with the exchange in go_idle. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	for (int i = 0; i < RUNNERS; i++)
+	for (uint32_t i = 0; i < max_runners(); i++)
 		if (claim_idle(&tasks.runner[i]))
 			return tasks.runner[i].f;
 	return NULL;
@@ -222,6 +228,17 @@ static struct task *take(struct fb_caller *me, struct runner *r)
 
 /* ---- run ---- */
 
+/* The lock: whoever claimed the wait may not be through with it. */
+static void leave_chan(struct fb_caller *me, struct task *t)
+{
+	struct fiber_chan *ch = t->ch;
+
+	fb_obj_lock(me->p, &ch->lock);
+	if (t->n.queued)
+		fb_waitq_remove(fb_chan_queue(ch, t->n.sends), &t->n);
+	fb_obj_unlock(me->p, &ch->lock);
+}
+
 /* It was woken: what came of it. */
 static void settle_wait(struct task *t)
 {
@@ -238,7 +255,7 @@ static void settle_wait(struct task *t)
 	if (!late)
 		fb_timer_del(&t->timer);
 	else if (t->ch)
-		fb_chan_leave(&me, t->ch, &t->n);
+		leave_chan(&me, t);
 	fb_caller_leave(&me);
 	t->result = late ? t->ch || t->n.value ? -ETIMEDOUT : 0 : t->n.result;
 }
@@ -328,7 +345,7 @@ static bool count_one(void)
 	fb_caller_enter(&me);
 	fb_lock(&tasks.lock);
 	FB_WRITE(tasks.live, tasks.live + 1);
-	more = tasks.runners < fb_rt.nproc && tasks.runners < RUNNERS;
+	more = tasks.runners < max_runners();
 	if (more)
 		tasks.runners++;
 	if (!tasks.open)
@@ -411,7 +428,7 @@ static struct fiber *time_out(struct fb_timer *timer)
 }
 
 /* The node, if there is an object, is to be queued by the caller. */
-static void wait_begin(struct task *t, struct fiber_chan *ch, const void *value,
+static void wait_begin(struct task *t, struct fiber_chan *ch, void *value,
 		       uint64_t deadline)
 {
 	uint64_t ticket = (t->w.word & ~(uint64_t)(FB_W_ONE - 1)) + FB_W_ONE;
@@ -420,7 +437,7 @@ static void wait_begin(struct task *t, struct fiber_chan *ch, const void *value,
 	t->timer.when = deadline;
 	t->timer.fire = time_out;
 	t->n.w = &t->w;
-	t->n.value = (void *)(uintptr_t)value;
+	t->n.value = value;
 	t->n.claim = deadline == FB_NEVER ? 0 : ticket | FB_W_WAITING;
 	if (t->n.claim)		/* pairs with fb_claim_word */
 		FB_RELEASE(t->w.word, t->n.claim);
@@ -439,14 +456,14 @@ static int wait_time(struct task *t, uint64_t deadline, bool sleeps)
 }
 
 static int wait_chan(struct fb_caller *me, struct task *t,
-		     struct fiber_chan *ch, struct fb_waitq *q,
-		     const void *value, uint64_t deadline)
+		     struct fiber_chan *ch, bool sends, void *value,
+		     uint64_t deadline)
 {
 	bool watch = false;
 
 	wait_begin(t, ch, value, deadline);
-	t->n.sends = q == &ch->senders;
-	fb_waitq_push(q, &t->n);
+	t->n.sends = sends;
+	fb_waitq_push(fb_chan_queue(ch, sends), &t->n);
 	if (deadline != FB_NEVER)
 		watch = fb_timer_add(me->p, &t->timer);
 	fb_obj_unlock(me->p, &ch->lock);	/* the last touch of t */
@@ -456,7 +473,7 @@ static int wait_chan(struct fb_caller *me, struct task *t,
 }
 
 static int use_chan(fiber_task_t *task, struct fiber_chan *ch, bool sends,
-		    const void *value, uint64_t deadline)
+		    void *value, uint64_t deadline)
 {
 	struct task *t = (struct task *)task;
 	struct fb_caller me;
@@ -467,11 +484,9 @@ static int use_chan(fiber_task_t *task, struct fiber_chan *ch, bool sends,
 		return wait_time(t, deadline, false);
 	fb_caller_enter(&me);
 	fb_obj_lock(me.p, &ch->lock);
-	r = sends ? fb_chan_send_now(ch, value, &n) :
-		    fb_chan_recv_now(ch, (void *)(uintptr_t)value, &n);
+	r = fb_chan_now(ch, sends, value, &n);
 	if (r == -EAGAIN && deadline) {
-		r = wait_chan(&me, t, ch, sends ? &ch->senders : &ch->receivers,
-			      value, deadline);
+		r = wait_chan(&me, t, ch, sends, value, deadline);
 	} else {
 		fb_obj_unlock(me.p, &ch->lock);
 		if (n)
@@ -486,13 +501,13 @@ static int use_chan(fiber_task_t *task, struct fiber_chan *ch, bool sends,
 FB_EXPORT int fiber_task_send(fiber_task_t *t, fiber_chan_t *ch,
 			      const void *value)
 {
-	return use_chan(t, ch, true, value, FB_NEVER);
+	return use_chan(t, ch, true, (void *)value, FB_NEVER);
 }
 
 FB_EXPORT int fiber_task_send_until(fiber_task_t *t, fiber_chan_t *ch,
 				    const void *value, uint64_t deadline)
 {
-	return use_chan(t, ch, true, value, deadline);
+	return use_chan(t, ch, true, (void *)value, deadline);
 }
 
 FB_EXPORT int fiber_task_recv(fiber_task_t *t, fiber_chan_t *ch, void *value)

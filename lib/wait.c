@@ -214,6 +214,28 @@ unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 	return state;
 }
 
+static void unlock_plainly(struct fb_processor *p, void *lock)
+{
+	(void)p;
+	fb_unlock(lock);
+}
+
+void fb_wait_taken(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
+		   unsigned int why)
+{
+	struct fb_wait k;
+	struct fb_node n;
+
+	fb_wait_begin(me, &k, FB_NEVER, false);
+	k.claim = 0;			/* sole, cancellable or not */
+	k.unlock = unlock_plainly;
+	k.object = lock;
+	n.w = k.w;
+	n.claim = 0;
+	fb_waitq_push(q, &n);
+	fb_wait(me, &k, why);
+}
+
 /* For fb_park_sole. */
 void fb_unlock_off_stack(struct fb_carrier *c, void *lock)
 {

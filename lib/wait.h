@@ -88,7 +88,7 @@ struct fb_node {
 	int32_t result;			/* by who claimed it */
 	uint32_t order;			/* select.c: lock order */
 	bool queued;			/* object's lock */
-	bool sends;			/* chan.c: queued among the senders */
+	bool sends;			/* task.c: queued among the senders */
 };
 
 struct fb_waitq {
@@ -253,6 +253,12 @@ static inline struct fiber *fb_waiter_fiber(struct fb_waiter *w)
 	return (struct fiber *)((char *)w - offsetof(struct fiber, w));
 }
 
+/*
+ * Wait at q until taken from it: no deadline or cancellation ends that. `lock`, which
+ * is locked (fb_lock, never solo), is given back.
+ */
+void fb_wait_taken(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
+		   unsigned int why);
 /*
  * Wait for nothing but the deadline and cancellation: -ETIMEDOUT, -ECANCELED.
  * sleep.c
