@@ -32,13 +32,15 @@ count() {
 }
 
 broken() {
-	echo "     not ok: $*"
+	echo "     not ok: $*" | tee -a "$LOGS/failed"
 	count 0 1 0
 }
 
 # tally LOG: add the last TALLY line of a suite; none of it is a failure
 tally() {
 	local line
+	grep -aE '^(FAIL| +(not ok|again|# ))' "$1" |
+		sed "s,^,$(basename "$1" .log): ," >>"$LOGS/failed" || true
 	line=$(grep '^# TALLY ' "$1" | tail -n 1) || true
 	# shellcheck disable=SC2086 # three numbers
 	if [ -n "$line" ]; then
@@ -227,6 +229,7 @@ deps() {
 
 finish() {
 	[ -z "${background:-}" ] || wait "$background" || true
+	[ "$failed" = 0 ] || { say "what failed"; tail -n 200 "$LOGS/failed"; }
 	printf '\nlogs: %s\n' "$LOGS"
 	echo "$passed passed, $failed failed, $skipped skipped"
 	[ "$failed" = 0 ]

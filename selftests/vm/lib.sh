@@ -75,6 +75,7 @@ vm_root() {
 	done
 	vm_name_service "$root"
 	cp "$VM_HERE/init" "$root/init"
+	cp "$VM_HERE/hung" "$root/vm/hung"
 	cp "$(vm_guest_exit)" "$root/vm/guest-exit"
 	sed '/^#/d' "$VM_HERE/splats" >"$root/vm/splats"
 	cp "$VM_HERE/kcsan.awk" "$root/vm/kcsan.awk"
