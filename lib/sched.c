@@ -395,14 +395,10 @@ static struct fiber *search(struct fb_carrier *c, struct fb_processor *p)
 	return f ? f : steal(p, true);
 }
 
-/* The next fiber without leaving the processor, or NULL. */
-static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
+static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 {
-	struct fiber *f;
+	struct fiber *f = fb_pick(p);
 
-	if (fb_sched_give_due(p))
-		return NULL;
-	f = fb_pick(p);
 	if (!f && !fb_sched_give_due(p))
 		f = fb_sched_global_get(p);
 	if (!f && fb_timer_fire(p, fiber_now())) {
@@ -411,11 +407,23 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 	}
 	if (!f && !FB_READ(fb_rt.info->waiting) && fb_runq_empty(&p->q))
 		f = search(c, p);
+	return f;
+}
+
+/*
+ * The next fiber without leaving the processor, or NULL. Either way without the
+ * token: who slept with it would keep everybody else from being woken. Carriers
+ * that wait may have kept us from looking, so what there is goes to others.
+ */
+static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
+{
+	struct fiber *f = fb_sched_give_due(p) ? NULL : look_around(c, p);
+
 	if (!f)
 		p->idle_passes++;
 	if (c->searching) {
 		drop_token(c);
-		if (f && !fb_runq_empty(&p->q))
+		if (fb_sched_work(p))
 			fb_sched_wake();
 	}
 	return f;
@@ -457,9 +465,9 @@ void fb_sched_loop(struct fb_carrier *c)
 				return;
 			continue;
 		}
-		c->kept = false;
 		FB_WRITE(c->page->pending, 0);
 		fb_sched_publish(p);
 		fb_switch(c, &c->root, fb_dispatch(c, p, f));
+		c->kept = false;	/* it may have waited meanwhile */
 	}
 }
