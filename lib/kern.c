@@ -330,7 +330,7 @@ static int kern_wait(struct fb_carrier *c, unsigned int flags,
 
 static int kern_wake(void)
 {
-	return call(FIBER_IOC_WAKE, NULL) == 1;
+	return call_or_die(FIBER_IOC_WAKE, NULL) == 1;
 }
 
 static int kern_keep(void)

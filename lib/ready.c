@@ -9,7 +9,9 @@
  *
  * While it is not NONE nobody else is woken: whoever holds it looks at every
  * queue, and wakes the next searcher if it leaves work behind. Which carrier
- * takes a WOKEN token does not matter, so no event can be lost with it.
+ * takes a WOKEN token does not matter, so no event can be lost with it. If there was
+ * nobody to be woken, the publisher takes it back, and as others may have relied on
+ * it meanwhile, looks at avail again.
  *
  *	publisher (any thread)		searcher, giving up
  *	queue = work			search = NONE
@@ -20,6 +22,8 @@
  *	queue = work, takeover/hint	avail++
  *	full barrier			full barrier
  *	avail == 0: no wake		takeover/hint not 0: keep the processor
+ *
+ * selftests/model/wake.pml checks this.
  *
  * The publisher's barrier is real for the global queue. For its own ring it
  * is left out (a spawn costs less than it): a miss needs the other side to look
@@ -123,34 +127,44 @@ void fb_sched_ready_global(struct fiber *f)
 	fb_sched_wake();
 }
 
-void fb_sched_wake_slow(void)
+/* False: nobody was woken, and somebody may have relied on our token. */
+static bool wake_with_token(void)
 {
-	/* Pairs with the avail++ of the backend: see the head comment. */
-	uint32_t avail = FB_ACQUIRE(fb_rt.info->avail), none = FB_SEARCH_NONE;
-	int err = errno;
+	uint32_t none = FB_SEARCH_NONE, woken = FB_SEARCH_WOKEN;
 
-	if (avail & FB_AVAIL_MONITOR)
-		fb_user_kick();
-	if (!(avail & ~FB_AVAIL_MONITOR) ||
-	    FB_READ(fb_rt.search) != FB_SEARCH_NONE)
-		goto out;
-	/* No spare: the keeper is told once; the new one looks for itself. */
-	if (!FB_READ(fb_rt.info->spares) &&
-	    __atomic_exchange_n(&fb_rt.wake_asked, 1, __ATOMIC_RELAXED))
-		goto out;
 	/* Pairs with drop_token and arrive: see the head comment. */
 	if (!__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_WOKEN,
 					 false, __ATOMIC_SEQ_CST,
-					 __ATOMIC_RELAXED))
-		goto out;
-	if (fb_rt.backend->wake() != 1) {
-		none = FB_SEARCH_WOKEN;	/* unless a carrier took it already */
-		/* Pairs with the exchange of whoever takes the token. */
-		__atomic_compare_exchange_n(&fb_rt.search, &none,
-					    FB_SEARCH_NONE, false,
-					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
-	}
-out:
+					 __ATOMIC_RELAXED) ||
+	    fb_rt.backend->wake() == 1)
+		return true;
+	/*
+	 * Unless a carrier took it already. Full barrier; pairs with the
+	 * publisher's: who did not wake because of it, we see the work of.
+	 */
+	__atomic_compare_exchange_n(&fb_rt.search, &woken, FB_SEARCH_NONE,
+				    false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+	return false;
+}
+
+void fb_sched_wake_slow(void)
+{
+	int err = errno;
+	uint32_t avail;
+
+	do {
+		/* Pairs with the avail++ of the backend: see the head comment. */
+		avail = FB_ACQUIRE(fb_rt.info->avail);
+		if (avail & FB_AVAIL_MONITOR)
+			fb_user_kick();
+		if (!(avail & ~FB_AVAIL_MONITOR) ||
+		    FB_READ(fb_rt.search) != FB_SEARCH_NONE)
+			break;
+		/* No spare: the keeper is told once; the new one looks for itself. */
+		if (!FB_READ(fb_rt.info->spares) &&
+		    __atomic_exchange_n(&fb_rt.wake_asked, 1, __ATOMIC_RELAXED))
+			break;
+	} while (!wake_with_token() && !FB_READ(fb_rt.info->dead));
 	errno = err;
 }
 
