@@ -226,7 +226,7 @@ $(BUILD)/selftests/linux/%: selftests/linux/%.c $(BUILD)/flags $(LIB)/libfiber.s
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB)
 
 # 2 KiB of stack are not enough for the dynamic linker's late binding.
-$(BUILD)/selftests/lib/stack: override LDFLAGS += -Wl,-z,now
+$(BUILD)/selftests/lib/stack $(BUILD)/selftests/lib/walk: override LDFLAGS += -Wl,-z,now
 
 $(BUILD)/selftests/lib/%: selftests/lib/%.cc $(BUILD)/flags $(LIB)/libfiber.so
 	@mkdir -p $(@D)

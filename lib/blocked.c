@@ -15,10 +15,7 @@
  *
  * For the kernel backend only: in the user backend SIGURG means a preemption.
  */
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -51,26 +48,6 @@ static void set_handler(void)
 		sigaction(SIGURG, &sa, NULL);
 }
 
-/* The letter of /proc/self/task/TID/stat: 'S' sleeps and can be interrupted. */
-static char thread_state(int tid)
-{
-	char path[48], text[64], *p;
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	if (n <= 0)
-		return 0;
-	text[n] = 0;
-	p = strrchr(text, ')');
-	return p && p[1] ? p[2] : 0;
-}
-
 static bool is_cancelled(const struct fb_carrier *c)
 {
 	/* A carrier's fiber may end meanwhile: its descriptor stays mapped. */
@@ -86,7 +63,7 @@ static void look_at_all(void)
 
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
-		if (is_cancelled(c) && thread_state(c->tid) == 'S' &&
+		if (is_cancelled(c) && fb_os_thread_state(c->tid) == 'S' &&
 		    is_cancelled(c))
 			syscall(SYS_tgkill, getpid(), c->tid, SIGURG);
 }

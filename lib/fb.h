@@ -72,12 +72,13 @@ enum {
 };
 
 /* Who waits for an object; see wait.h. */
-enum { FB_FIBER, FB_THREAD, FB_TASK };
+enum { FB_FIBER, FB_THREAD, FB_TASK, FB_KIND = 3 };
 struct fb_node;
 struct fb_waiter {
 	uint64_t word;			/* atomic */
 	struct fb_node *by;		/* the node that ended the wait */
-	uint32_t kind;			/* constant: FB_FIBER ... */
+	uint32_t kind;			/* & FB_KIND: constant. Of a fiber, above that: */
+					/* its last park, fb_processor.clock */
 	uint32_t woken;			/* atomic; settled, or a thread's futex */
 };
 
@@ -151,6 +152,7 @@ struct fb_processor {
 	uint64_t given_at;		/* when it was last given to another carrier */
 	uint64_t idle_passes, steals, preemptions;
 	uint32_t solo;			/* atomic: see wait.h */
+	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
 
 	struct fb_runq q;
 	struct fb_pool other[FB_KLASSES];	/* [0]: .fresh alone */
@@ -203,6 +205,8 @@ struct fb_runtime {
 	uint32_t xsave_size;
 	struct fb_fpu fpu;		/* every fiber begins with */
 	sigset_t sigmask;		/* of the thread that started the runtime */
+
+	uint64_t started;		/* CLOCK_MONOTONIC ns */
 
 	uint32_t state;			/* enum fb_state, atomic */
 	uint32_t epoch;			/* how often it was started; while it is off */
@@ -287,6 +291,14 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare);
 bool fb_sched_give_due(struct fb_processor *p);
 /* Owner of p, when p->pass has come to p->look_at. */
 void fb_sched_look(struct fb_processor *p);
+/*
+ * Owner of p. To read a clock at each park costs more than the park, so fibers note
+ * p->clock, in units of 1 << FB_CLOCK_SHIFT ns since the start, times 4, which is as
+ * old as the last look, or newer: at most 61 passes. It is read when p becomes idle
+ * too, so the time of the last fiber that parked is right.
+ */
+#define FB_CLOCK_SHIFT	22
+void fb_sched_clock(struct fb_processor *p);
 /* Is anything ready that p's owner could run? */
 bool fb_sched_work(struct fb_processor *p);
 /* Owner of p, after timers changed: does somebody watch the earliest? */
@@ -477,7 +489,14 @@ int fb_preempt_init(void);
 
 /* ---- visit.c: plain threads inside a call ---- */
 bool fb_visit(void);
+bool fb_visit_now(void);
 void fb_visit_end(void);
+
+/* ---- debug.c ---- */
+/* fiber_walk, by a visitor or a fiber. */
+int fb_debug_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg);
+/* What a fiber waits for, a word. */
+const char *fb_why_name(unsigned int why);
 
 /* ---- local.c ---- */
 /* The calling fiber ends, or thread: call the destructors of its slots. */
@@ -488,6 +507,8 @@ void fb_local_end(void);
 int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
 void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
+/* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
+char fb_os_thread_state(int tid);
 
 /* ---- coro.c, costack.c ---- */
 /* The calling fiber ends inside co; then, off its stack. */

@@ -63,8 +63,11 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	p->ended++;
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
-	else	/* Pairs with the acquires of the word in fiber_join. */
-		FB_RELEASE(f->join, FB_JOIN_DONE);
+	/*
+	 * Detached or not: debug.c sees who is alive by it. Pairs with the
+	 * acquires of the word in fiber_join.
+	 */
+	FB_RELEASE(f->join, FB_JOIN_DONE);
 	c->cur = parent;
 	FB_WRITE(p->page->takeover, takeover | p->watch);
 	fb_switch_last(c, &f->ctx, &parent->ctx);

@@ -51,7 +51,7 @@ static void of_owner(struct who *w, uint64_t owner)
 static void of_waiter(struct who *w, const struct fb_waiter *of)
 {
 	memset(w, 0, sizeof(*w));
-	w->thread = of->kind != FB_FIBER;
+	w->thread = (of->kind & FB_KIND) != FB_FIBER;
 	if (!w->thread)
 		of_fiber(w, (const struct fiber *)
 			    ((const char *)of - offsetof(struct fiber, w)));

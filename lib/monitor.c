@@ -35,13 +35,11 @@
  * and need no room in its limit.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -86,27 +84,6 @@ static uint64_t cpu_time(struct fb_user_carrier *uc)
 	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 }
 
-/* The state letter of /proc; 0: no answer. */
-static char proc_state(struct fb_user_carrier *uc)
-{
-	char path[64], buf[128], *p;
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat",
-		 (int)fb_load(&uc->tid));
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	n = read(fd, buf, sizeof(buf) - 1);
-	close(fd);
-	if (n <= 0)
-		return 0;
-	buf[n] = 0;
-	p = strrchr(buf, ')');
-	return p && p[1] ? p[2] : 0;
-}
-
 /* CPU time since the last look at this thread; *passed: time since then. */
 static uint64_t cpu_used(struct fb_user_carrier *uc, uint64_t now,
 			 uint64_t *passed)
@@ -123,7 +100,7 @@ static uint64_t cpu_used(struct fb_user_carrier *uc, uint64_t now,
 static bool blocked(struct fb_user_carrier *uc, uint64_t used,
 		    uint64_t same_for)
 {
-	char state = proc_state(uc);
+	char state = fb_os_thread_state((int)fb_load(&uc->tid));
 
 	if (!state)
 		return !used && same_for > MS;
@@ -161,7 +138,7 @@ static bool may_signal(struct fb_user_carrier *uc, bool busy, uint64_t now)
 		return false;
 	if (fb_load(&uc->kicked) && now - uc->sent < G->quantum)
 		return false;	/* the last one is on its way */
-	state = proc_state(uc);
+	state = fb_os_thread_state((int)fb_load(&uc->tid));
 	return state == 'R' || !state;
 }
 
@@ -290,7 +267,7 @@ static bool any_owner_runs(void)
 		/* Pairs with the release in set_owner. */
 		struct fb_user_carrier *uc = fb_load_acq(&G->proc[i].owner);
 
-		if (uc && proc_state(uc) == 'R')
+		if (uc && fb_os_thread_state((int)fb_load(&uc->tid)) == 'R')
 			return true;
 	}
 	return false;

@@ -46,6 +46,7 @@ fb_dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	c->cur = f;
 	if (fb_unlikely(!f)) {
 		p->idle_passes++;
+		fb_sched_clock(p);
 		return &c->root;
 	}
 	return &f->ctx;
@@ -69,10 +70,11 @@ fb_park_sole(struct fb_carrier *c, struct fb_processor *p, fb_lock_t *lock,
 	struct fiber *self = c->cur;
 	struct fb_ctx *to;
 
-	self->why = (uint8_t)why;
+	FB_WRITE(self->why, (uint8_t)why);
 	fb_sched_suspend(c, self);
 	FB_WRITE(c->page->pending, 0);
 	to = fb_dispatch(c, p, fb_pick(p));
+	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);
 	if (fb_likely(p->solo)) {
 		FB_RELEASE(p->solo, 0);	/* Pairs with the wait in solo_end(). */
@@ -81,7 +83,6 @@ fb_park_sole(struct fb_carrier *c, struct fb_processor *p, fb_lock_t *lock,
 		c = fb_switch_call(c, &self->ctx, to, fb_unlock_off_stack,
 				   lock);
 	}
-	self->why = 0;
 	fb_sched_resume(c, self);
 }
 

@@ -202,6 +202,7 @@ void fb_preempted(struct fb_carrier *c)
 	bool work;
 
 	FB_WRITE(c->page->pending, 0);
+	fb_sched_clock(p);
 	if (lost)		/* it has just waited for its turn */
 		return;
 	if (fb_timer_fire(p, fiber_now()))

@@ -106,6 +106,7 @@ static void push_last(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
 {
+	FB_WRITE(f->why, 0);
 	push_last(p, f);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
@@ -113,6 +114,7 @@ void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 {
+	FB_WRITE(f->why, 0);		/* the last touch but by who runs it */
 	f = fb_runq_swap_next(&p->q, f);
 	if (f)
 		push_last(p, f);
@@ -122,6 +124,7 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready_global(struct fiber *f)
 {
+	FB_WRITE(f->why, 0);
 	f->link = NULL;
 	global_put(f, f, 1);
 	fb_sched_wake();

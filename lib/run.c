@@ -308,6 +308,7 @@ static int make_processors(void)
 	fb_rt.watched = FB_NEVER;
 	fb_rt.epoch++;
 	fb_rt.plain_spawned = 0;
+	fb_rt.started = fiber_now();
 	return 0;
 }
 

@@ -15,6 +15,7 @@
  *
  * Wake-ups: see ready.c.
  */
+#include <time.h>
 #include <unistd.h>
 
 #include "pick.h"
@@ -67,6 +68,18 @@ static void unwatch(uint64_t mine)
 					    __ATOMIC_RELAXED);
 }
 
+/* The kernel's tick counts: a quarter of what the exact clock costs. */
+__attribute__((noinline)) void fb_sched_clock(struct fb_processor *p)
+{
+	struct timespec ts;
+	uint64_t now;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+	now = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+	if (now > fb_rt.started)
+		p->clock = (uint32_t)((now - fb_rt.started) >> FB_CLOCK_SHIFT) << 2;
+}
+
 /* ---- sleeping and waking carriers ---- */
 
 /* The carrier owns a processor, maybe a new one: make it home. */
@@ -76,6 +89,7 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 	uint32_t woken = FB_SEARCH_WOKEN;
 
 	p->given_at = fiber_now();
+	fb_sched_clock(p);
 	FB_WRITE(fb_rt.wake_asked, 0);
 	/* Pairs with the token of fb_sched_wake_slow. */
 	if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
@@ -176,6 +190,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 
 	p->looks++;
 	p->look_at = p->pass + LOOK_PASSES;
+	fb_sched_clock(p);
 	if (fb_timer_earliest() == FB_NEVER)
 		return;
 	now = fiber_now();
@@ -241,6 +256,7 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 	fb_sched_suspend(c, self);
 	FB_WRITE(c->page->pending, 0);
 	to = fb_dispatch(c, p, fb_pick(p));
+	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);
 	c = fb_switch_call(c, &self->ctx, to, fn, arg);
 	fb_sched_resume(c, self);

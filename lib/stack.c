@@ -44,27 +44,28 @@
 #define SLAB_MAX_SMALL	(16u << 20)
 #define HUGE_PAGE	(2u << 20)
 #define COLOURS		8
-#define COLOUR_SIZE	256
 #define LARGEST		((size_t)1 << 40)
-
-struct slab {
-	struct slab *next;
-	size_t bytes;
-};
 
 struct fb_stacks fb_st;
 #define st fb_st
 
 /* ---- layout ---- */
 
+static size_t block_at(unsigned int k)
+{
+	return k == FB_KLASS_OWN ? 0 :
+	       st.k[k].stride - sizeof(struct fiber);
+}
+
 static struct fiber *block_fiber(char *base, unsigned int k)
 {
-	size_t stride = st.k[k].stride;
-	size_t colour = fb_klass_packed(k) ? 0 : (uintptr_t)base / stride % COLOURS;
+	struct fb_slab s = {
+		.stride = st.k[k].stride,
+		.at = st.k[k].at,
+		.colours = fb_klass_packed(k) ? 1 : COLOURS,
+	};
 
-	if (k == FB_KLASS_OWN)
-		return (struct fiber *)base;
-	return (struct fiber *)(base + stride - colour * COLOUR_SIZE) - 1;
+	return fb_slab_fiber(&s, base);
 }
 
 /* OWN: the end of the program's memory, behind the descriptor. */
@@ -88,7 +89,7 @@ static size_t usable(unsigned int k)
 {
 	size_t over = sizeof(struct fiber) +
 		      (fb_klass_small(k) ? FB_CANARY_SIZE :
-				     COLOURS * COLOUR_SIZE + st.page);
+				     COLOURS * FB_COLOUR_SIZE + st.page);
 
 	return st.k[k].stride > over ? st.k[k].stride - over : 0;
 }
@@ -126,9 +127,9 @@ static char *map_huge(size_t bytes)
 /* Room for blocks of class k, known to the backend; *bytes is what it got. */
 static char *slab_map(unsigned int k, size_t *bytes)
 {
-	size_t stride = st.k[k].stride, tail = sizeof(struct slab), n;
+	size_t stride = st.k[k].stride, tail = sizeof(struct fb_slab), n;
 	int err = errno;
-	struct slab *s;
+	struct fb_slab *s;
 	char *mem;
 
 	if (fb_klass_packed(k) && *bytes >= HUGE_PAGE)
@@ -139,8 +140,11 @@ static char *slab_map(unsigned int k, size_t *bytes)
 		return NULL;
 	if (!fb_klass_packed(k))
 		madvise(mem, *bytes, MADV_NOHUGEPAGE);
-	s = (struct slab *)(mem + *bytes - tail);
+	s = (struct fb_slab *)(mem + *bytes - tail);
 	s->bytes = *bytes;
+	s->stride = stride;
+	s->at = st.k[k].at;
+	s->colours = fb_klass_packed(k) ? 1 : COLOURS;
 	n = (*bytes - tail) / stride;
 	*bytes = n * stride;
 	/* -ENOSPC: such stacks work, they are only not preempted by the module. */
@@ -151,7 +155,7 @@ static char *slab_map(unsigned int k, size_t *bytes)
 	fb_san_stack(mem, *bytes);
 	fb_lock(&st.lock);
 	s->next = st.slabs;
-	st.slabs = s;
+	FB_RELEASE(st.slabs, s);	/* Pairs with the acquire in debug.c. */
 	fb_unlock(&st.lock);
 	return mem;
 }
@@ -159,7 +163,7 @@ static char *slab_map(unsigned int k, size_t *bytes)
 /* A slab, smaller if it must be; at least one block. */
 static char *slab_get(unsigned int k, size_t *bytes)
 {
-	size_t least = (st.k[k].stride + sizeof(struct slab) + st.page - 1) &
+	size_t least = (st.k[k].stride + sizeof(struct fb_slab) + st.page - 1) &
 		       ~(st.page - 1);
 	char *mem = NULL;
 
@@ -173,6 +177,22 @@ static char *slab_get(unsigned int k, size_t *bytes)
 	}
 	*bytes = least;
 	return slab_map(k, bytes);
+}
+
+/* Under st.lock: [mem, end) of it is given out, to be carved. */
+static void slab_use(struct fb_slab *s, const char *end)
+{
+	FB_WRITE(s->used, s->bytes - (size_t)((char *)(s + 1) - end));
+}
+
+/* Under st.lock; mem is from slab_get. */
+static struct fb_slab *slab_of(const char *mem)
+{
+	struct fb_slab *s = st.slabs;
+
+	while ((char *)(s + 1) - s->bytes != mem)
+		s = s->next;
+	return s;
 }
 
 /* Some blocks of class k, never used, into [*from, *end). */
@@ -192,6 +212,7 @@ static bool fresh_range(unsigned int k, char **from, char **end, size_t want)
 		fb_lock(&st.lock);
 		if (q->fresh != q->fresh_end) {
 			/* Another came first: give this one to the caller. */
+			slab_use(slab_of(mem), mem + bytes);
 			fb_unlock(&st.lock);
 			*from = mem;
 			*end = mem + bytes;
@@ -199,6 +220,7 @@ static bool fresh_range(unsigned int k, char **from, char **end, size_t want)
 		}
 		q->fresh = mem;
 		q->fresh_end = mem + bytes;
+		q->slab = slab_of(mem);
 		if (q->slab_bytes < (fb_klass_packed(k) ? SLAB_MAX_SMALL : SLAB_MAX))
 			q->slab_bytes *= 2;
 	}
@@ -207,6 +229,7 @@ static bool fresh_range(unsigned int k, char **from, char **end, size_t want)
 		bytes = (size_t)(q->fresh_end - q->fresh);
 	*from = q->fresh;
 	*end = q->fresh += bytes;
+	slab_use(q->slab, q->fresh);
 	fb_unlock(&st.lock);
 	return true;
 }
@@ -391,6 +414,7 @@ static void klass_init(unsigned int k, size_t stride)
 	struct fb_klass *q = &st.k[k];
 
 	q->stride = stride;
+	q->at = block_at(k);
 	q->slab_bytes = fb_klass_packed(k) ? SLAB_FIRST / 16 : SLAB_FIRST;
 	if (q->slab_bytes < stride)
 		q->slab_bytes = stride;
@@ -430,7 +454,7 @@ int fb_stack_init(void)
 
 void fb_stack_fini(void)
 {
-	struct slab *s = st.slabs, *next;
+	struct fb_slab *s = st.slabs, *next;
 
 	for (; s; s = next) {
 		char *end = (char *)(s + 1);

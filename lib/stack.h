@@ -22,10 +22,25 @@ enum {
 	FB_KLASS_OWN = FB_KLASSES - 1,
 };
 
+/*
+ * At the end of its memory, which begins with the blocks. Debuggers follow the list
+ * and read what is constant before they can see the slab: see debug.c.
+ */
+struct fb_slab {
+	struct fb_slab *next;		/* constant */
+	size_t bytes;			/* constant: with this struct */
+	size_t stride;			/* constant */
+	size_t at;			/* constant: a descriptor in its block, less its colour */
+	uint32_t colours;		/* constant */
+	size_t used;			/* atomic: bytes that may hold blocks; grows */
+};
+
 struct fb_klass {
 	size_t stride;			/* 0: no such class; constant */
 	uint32_t move;			/* blocks of a batch; constant */
+	size_t at;			/* see struct fb_slab; constant */
 	/* under st.lock */
+	struct fb_slab *slab;		/* of .fresh */
 	struct fiber *newest, *oldest;
 	size_t free;			/* blocks in batches */
 	char *fresh, *fresh_end;
@@ -34,11 +49,13 @@ struct fb_klass {
 	size_t ncold, cold_max;
 };
 
+#define FB_COLOUR_SIZE	256
+
 struct fb_stacks {
 	size_t page;
 	fb_lock_t lock;
 	struct fb_klass k[FB_KLASSES];
-	struct slab *slabs;		/* under lock */
+	struct fb_slab *slabs;		/* atomic; newest first; added under lock */
 	struct fb_timer timer;		/* of the wake-up for cold blocks */
 	uint32_t timed;			/* atomic: it is armed */
 };
@@ -59,6 +76,14 @@ static inline bool fb_klass_packed(unsigned int k)
 void *fb_stack_map(size_t bytes, int flags);
 /* A block never used, or cold: then its guard page is there still. */
 struct fiber *fb_stack_carve(char *base, unsigned int k, bool cold);
+
+/* The descriptor of the block at base. */
+static inline struct fiber *fb_slab_fiber(const struct fb_slab *s, char *base)
+{
+	size_t colour = (uintptr_t)base / s->stride % s->colours;
+
+	return (struct fiber *)(base + s->at - colour * FB_COLOUR_SIZE);
+}
 
 /* ---- depot.c ---- */
 /* The newest batch of class k, a list; NULL: there is none. Any thread. */

@@ -6,18 +6,6 @@
 #include "pick.h"
 #include "task.h"
 
-const char *fb_why_name(unsigned int why)
-{
-	static const char *const name[FB_WHYS] = {
-		"-", "sleep", "join", "send", "receive", "select", "mutex",
-		"rwlock", "condition", "semaphore", "once", "wait group",
-		"barrier", "event", "future", "scope", "timer", "tasks",
-		"I/O",
-	};
-
-	return why < FB_WHYS ? name[why] : "?";
-}
-
 /* ---- the end of solo ---- */
 
 static fb_lock_t solo_lock;		/* plain threads only */
@@ -196,14 +184,13 @@ unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 	if (!me->c)
 		return wait_thread(k);
 	f = me->c->cur;
-	f->why = (uint8_t)why;
+	FB_WRITE(f->why, (uint8_t)why);
 	f->w.woken = 0;
 	k->timer.when = k->deadline;
 	k->timer.fire = time_out;
 	fb_sched_park(me->c, me->p, wait_commit, k);
 	me->c = fb_current();
 	me->p = fb_enter(me->c);
-	f->why = 0;
 	if (!k->claim)
 		return FB_W_OBJECT;
 	settle(f);
@@ -257,9 +244,11 @@ static void wake_thread(struct fb_waiter *w)
 
 void fb_wake(struct fb_processor *p, struct fb_waiter *w)
 {
-	if (w->kind == FB_THREAD)
+	uint32_t kind = w->kind & FB_KIND;
+
+	if (kind == FB_THREAD)
 		wake_thread(w);
-	else if (w->kind == FB_TASK)
+	else if (kind == FB_TASK)
 		fb_task_ready(p, w);
 	else if (p)
 		fb_sched_ready(p, fb_waiter_fiber(w));
@@ -273,7 +262,7 @@ void fb_wake_all(struct fb_processor *p, struct fb_node *list)
 
 	for (n = list; n; n = next) {
 		next = n->next;		/* *n is gone once its waiter runs */
-		if (n->w->kind == FB_FIBER && p)
+		if ((n->w->kind & FB_KIND) == FB_FIBER && p)
 			fb_sched_ready_last(p, fb_waiter_fiber(n->w));
 		else
 			fb_wake(p, n->w);

@@ -61,7 +61,7 @@
 
 #include "fb.h"
 
-/* What a fiber waits for (fiber.why), for tools: names in fb_why_name(). */
+/* What a fiber waits for (fiber.why), for tools: names in debug.c. */
 enum {
 	FB_WHY_NONE, FB_WHY_SLEEP, FB_WHY_JOIN, FB_WHY_SEND, FB_WHY_RECV,
 	FB_WHY_SELECT, FB_WHY_MUTEX, FB_WHY_RWLOCK, FB_WHY_COND, FB_WHY_SEM,
@@ -293,7 +293,4 @@ static inline int fb_wait_error(unsigned int state)
 bool fb_wait_cancel(struct fiber *f);
 /* Before the runtime is on. */
 void fb_wait_init(void);
-/* A word for FB_WHY_*. */
-const char *fb_why_name(unsigned int why);
-
 #endif

@@ -246,6 +246,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/task.h"
 #include "fiber/timer.h"
 #include "fiber/coro.h"
+#include "fiber/debug.h"
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * debug.c - see every fiber: from inside by a walk, from outside by fiber_debug_v1
+ *
+ * A walk goes through the slabs, newest first, and through the blocks of each that
+ * were ever given out. Nothing is locked, nobody is stopped:
+ *
+ *   slabs	are added in front, complete (release), and never unmapped while the
+ *		runtime is on: a fiber or a visitor (visit.c) keeps it so
+ *   used	grows only; what lies below is mapped, and reads as zero until a block
+ *		is carved there, or when its memory went back (depot.c)
+ *   a fiber	has one block for all its life, so it is seen once
+ *
+ *   alive	id != 0 and join != DONE. Written by spawn (join, then id) and by the
+ *		end (join = DONE, of detached ones too)
+ *   why	written by the fiber before it parks, set to 0 by who makes it ready,
+ *		before it can be found by who runs it
+ *   carriers' cur	written by the carrier alone
+ *
+ * What may be stale. Each word was true when it was read, but a fiber may run on
+ * meanwhile:
+ *   - between spawn's two stores a new fiber has the id of the one before it
+ *   - a fiber that is about to park has `why` set while it still runs, and its
+ *     registers are those of the park before until the switch is made
+ *   - carriers are asked first: who begins to run after that counts as ready, who
+ *     stopped since as running
+ * A reader outside has the same, and may besides find a slab that it follows gone,
+ * if the runtime stops.
+ *
+ * Rejected: a list of live fibers (two stores and a lock at each spawn and end); a
+ * state word (a store at each switch, for what who looks can find out by itself).
+ */
+#include <string.h>
+#include <sys/mman.h>
+
+#include "debug.h"
+#include "stack.h"
+#include "wait.h"
+
+/* What others write meanwhile. */
+#define SEE(x)		(*(const volatile __typeof__(x) *)&(x))
+#define WATCHED		__attribute__((no_sanitize("address"), \
+				       no_sanitize("thread"), noinline))
+
+/* ---- the root of all for tools ---- */
+
+static const char *const why_name[FB_WHYS] = {
+	"-", "sleep", "join", "send", "receive", "select", "mutex", "rwlock",
+	"condition", "semaphore", "once", "wait group", "barrier", "event",
+	"future", "scope", "timer", "tasks", "I/O",
+};
+
+const char *fb_why_name(unsigned int why)
+{
+	return why < FB_WHYS ? why_name[why] : "?";
+}
+
+#define AT(type, member)	(uint32_t)offsetof(struct type, member)
+
+extern const struct fiber_debug fiber_debug_v1;
+FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
+	.magic = { 'f', 'i', 'b', 'e', 'r', 'd', 'b', 'g' },
+	.version = 1,
+	.size = sizeof(struct fiber_debug),
+	.slabs = (uintptr_t)&fb_st.slabs,
+	.runtime = (uintptr_t)&fb_rt,
+	.whys = (uintptr_t)why_name,
+	.start_ip = (uintptr_t)fb_arch_start,
+	.why_count = FB_WHYS,
+	.clock_shift = FB_CLOCK_SHIFT,
+	.canary_size = FB_CANARY_SIZE,
+	.colour_size = FB_COLOUR_SIZE,
+	.join_done = FB_JOIN_DONE,
+	.slab = {
+		.size = sizeof(struct fb_slab),
+		.next = AT(fb_slab, next),
+		.bytes = AT(fb_slab, bytes),
+		.used = AT(fb_slab, used),
+		.stride = AT(fb_slab, stride),
+		.at = AT(fb_slab, at),
+		.colours = AT(fb_slab, colours),
+	},
+	.fiber = {
+		.size = sizeof(struct fiber),
+		.sp = AT(fiber, ctx.sp),
+		.bp = AT(fiber, ctx.bp),
+		.ip = AT(fiber, ctx.ip),
+		.join = AT(fiber, join),
+		.fn = AT(fiber, fn),
+		.why = AT(fiber, why),
+		.base = AT(fiber, base),
+		.id = AT(fiber, id),
+		.canary = AT(fiber, canary),
+		.name = AT(fiber, name),
+		.name_size = sizeof(((struct fiber *)0)->name),
+		.since = AT(fiber, w.kind),
+	},
+	.runtime_at = {
+		.state = AT(fb_runtime, state),
+		.started = AT(fb_runtime, started),
+		.epoch = AT(fb_runtime, epoch),
+		.features = AT(fb_runtime, features),
+		.processors = AT(fb_runtime, proc),
+		.nproc = AT(fb_runtime, nproc),
+		.carriers = AT(fb_runtime, carriers),
+		.info = AT(fb_runtime, info),
+		.plain_spawned = AT(fb_runtime, plain_spawned),
+		.global_count = AT(fb_runtime, global_count),
+		.quantum_ns = AT(fb_runtime, quantum_ns),
+		.on = FB_ON,
+	},
+	.processor = {
+		.size = sizeof(struct fb_processor),
+		.pass = AT(fb_processor, pass),
+		.ended = AT(fb_processor, ended),
+		.idle_passes = AT(fb_processor, idle_passes),
+		.steals = AT(fb_processor, steals),
+		.preemptions = AT(fb_processor, preemptions),
+		.id_next = AT(fb_processor, id_next),
+		.id_step = AT(fb_processor, id_step),
+		.index = AT(fb_processor, index),
+		.head = AT(fb_processor, q.head),
+		.tail = AT(fb_processor, q.tail),
+		.page = AT(fb_processor, page),
+	},
+	.carrier = {
+		.next = AT(fb_carrier, next),
+		.cur = AT(fb_carrier, cur),
+		.page = AT(fb_carrier, page),
+		.tid = AT(fb_carrier, tid),
+		.index = AT(fb_carrier, index),
+	},
+	.carrier_page = {
+		.in_fiber = AT(fb_cpage, in_fiber),
+		.processor = AT(fb_cpage, processor),
+		.blocks = AT(fb_cpage, blocks),
+		.handoffs = AT(fb_cpage, handoffs),
+		.returns = AT(fb_cpage, returns),
+	},
+	.info = {
+		.waiting = AT(fb_info, waiting),
+		.spares = AT(fb_info, spares),
+		.idle = AT(fb_info, idle),
+		.carriers = AT(fb_info, carriers),
+	},
+};
+
+/* ---- who runs: a table of the carriers' fibers ---- */
+
+struct seat {
+	const struct fiber *f;
+	const struct fb_carrier *c;
+};
+
+struct seats {
+	struct seat *seat;
+	size_t bytes, mask;
+};
+
+static struct seat *seat_of(const struct seats *s, const struct fiber *f)
+{
+	size_t i = ((uintptr_t)f >> 6) * 0x9e3779b97f4a7c15ull >> 32 & s->mask;
+
+	while (s->seat[i].f && s->seat[i].f != f)
+		i = (i + 1) & s->mask;
+	return &s->seat[i];
+}
+
+/* Memory from the kernel, as a signal handler may be who asks. */
+WATCHED static int seats_take(struct seats *s)
+{
+	const struct fb_carrier *c, *first;
+	const struct fiber *f;
+	size_t n = 1;
+
+	/* Pairs with carrier_make. */
+	first = FB_ACQUIRE(fb_rt.carriers);
+	for (c = first; c; c = c->next)
+		n++;
+	for (s->mask = 15; s->mask < 2 * n; s->mask = 2 * s->mask + 1)
+		;
+	s->bytes = (s->mask + 1) * sizeof(struct seat);
+	s->seat = fb_stack_map(s->bytes, 0);
+	if (!s->seat)
+		return -ENOMEM;
+	for (c = first; c; c = c->next) {
+		f = SEE(c->cur);
+		if (f)
+			*seat_of(s, f) = (struct seat){ f, c };
+	}
+	return 0;
+}
+
+/* The carrier waits for a processor, in the kernel, or runs. */
+WATCHED static unsigned int state_on(const struct fb_carrier *c)
+{
+	const struct fb_cpage *page = SEE(c->page);
+	char letter;
+
+	if (!page)
+		return FIBER_RUNNING;
+	if (!SEE(page->in_fiber))
+		return SEE(page->processor) == FB_NO_PROCESSOR ? FIBER_READY :
+								 FIBER_RUNNING;
+	letter = fb_os_thread_state(c->tid);
+	return letter == 'S' || letter == 'D' ? FIBER_BLOCKED : FIBER_RUNNING;
+}
+
+/* ---- one fiber ---- */
+
+static uint64_t parked_for(unsigned int since, uint64_t now)
+{
+	uint64_t ticks = (now - fb_rt.started) >> FB_CLOCK_SHIFT;
+
+	return ((ticks - since) & (UINT32_MAX >> 2)) << FB_CLOCK_SHIFT;
+}
+
+static const char *state_name(unsigned int state)
+{
+	static const char *const name[] = {
+		"new", "ready", "running", "parked", "blocked",
+	};
+
+	return name[state];
+}
+
+WATCHED static void see_context(struct fiber_info *i, const struct fiber *f)
+{
+	const char *high = fb_stack_high(f);
+	size_t used;
+
+	i->sp = SEE(f->ctx.sp);
+	i->bp = SEE(f->ctx.bp);
+	i->ip = SEE(f->ctx.ip);
+	if (i->ip == (void *)fb_arch_start && i->state == FIBER_READY)
+		i->state = FIBER_NEW;
+	used = (size_t)(high - (const char *)i->sp);
+	if (used <= i->stack_bytes)
+		i->stack_used = used;
+}
+
+/* False: there is no live fiber here. */
+WATCHED static bool see(struct fiber_info *i, const struct fiber *f,
+			const struct seats *s, uint64_t now)
+{
+	const struct fb_carrier *c = seat_of(s, f)->c;
+	unsigned int why = SEE(f->why);
+
+	i->id = SEE(f->id);
+	if (!i->id || SEE(f->join) == FB_JOIN_DONE)
+		return false;
+	for (size_t k = 0; k < sizeof(i->name); k++)
+		i->name[k] = SEE(f->name[k]);
+	i->name[sizeof(i->name) - 1] = 0;
+	i->library = i->id >> 63;
+	i->stack_bytes = (size_t)(fb_stack_high(f) - fb_stack_low(f));
+	i->entry = SEE(f->fn);
+	i->why = why ? fb_why_name(why) : "";
+	i->state = why ? FIBER_PARKED : c ? state_on(c) : FIBER_READY;
+	i->for_ns = why ? parked_for(SEE(f->w.kind) >> 2, now) : 0;
+	i->tid = c && !why ? c->tid : 0;
+	i->sp = i->bp = i->ip = NULL;
+	i->stack_used = 0;
+	if (!i->tid)
+		see_context(i, f);
+	i->state_name = state_name(i->state);
+	/* Another took the block meanwhile: it has begun since. */
+	return SEE(f->id) == i->id && SEE(f->join) != FB_JOIN_DONE;
+}
+
+/* ---- the walk ---- */
+
+int fb_debug_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg)
+{
+	struct fiber_info i = { .size = sizeof(i) };
+	uint64_t now = fiber_now();
+	struct fb_slab *s;
+	struct seats who;
+	int r = seats_take(&who);
+
+	if (r)
+		return r;
+	/* Pairs with the release in slab_map. */
+	for (s = FB_ACQUIRE(fb_st.slabs); s && !r; s = s->next) {
+		char *base = (char *)(s + 1) - s->bytes;
+		char *end = base + FB_READ(s->used);
+
+		for (; base < end && !r; base += s->stride)
+			if (see(&i, fb_slab_fiber(s, base), &who, now))
+				r = fn(&i, arg);
+	}
+	munmap(who.seat, who.bytes);
+	return r;
+}
+
+FB_EXPORT int fiber_walk(int (*fn)(const struct fiber_info *info, void *arg),
+			 void *arg)
+{
+	int r, err = errno;
+
+	if (!fn)
+		return -EINVAL;
+	if (!fb_visit())
+		return -EPERM;
+	r = fb_debug_walk(fn, arg);
+	fb_visit_end();
+	errno = err;
+	return r;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * debug.h - what debuggers must know to find every fiber in the memory of a process
+ *
+ * The one exported object fiber_debug_v1 says where things are, in this build of the
+ * library: tools need neither its headers nor its DWARF, and a core file has it all.
+ * A tool takes the object's address from the symbol table, reads `magic`, `version`
+ * and `size`, and then as much of this struct as it knows: members are only ever
+ * added at the end. Whatever changes its meaning gets another symbol.
+ *
+ *   slabs -> slab -> slab.next ... NULL
+ *     its memory begins at the slab's address + slab.size - slab.bytes; block i at
+ *     that + i * stride, while i * stride < used. Its descriptor stands
+ *     at - (address of the block / stride % colours) * colour_size behind that.
+ *   A descriptor is a live fiber's if id is not 0 and join is not join_done.
+ *     why != 0: it is parked; whys[why] is the address of a word. If it is the `cur`
+ *     of a carrier, it runs there, or blocks. Else it is ready.
+ *     The stack is [base + guard, the descriptor), where guard is canary_size if
+ *     canary is not 0, else one page; of a slab whose `at` is 0 the end is the word
+ *     behind the descriptor.
+ *     since >> 2: how many 2^clock_shift ns after `started` it parked.
+ *   runtime: carriers -> carrier.next ... NULL, [processors] struct fb_processor
+ *
+ * What runs while it is read may be stale, see debug.c: a tool must bear any value.
+ */
+#ifndef FB_DEBUG_H
+#define FB_DEBUG_H
+
+#include <stdint.h>
+
+#define FIBER_DEBUG_MAGIC	"fiberdbg"
+
+/* All numbers are offsets, in bytes, into the thing that the member is called. */
+struct fiber_debug {
+	char magic[8];
+	uint32_t version, size;		/* 1; sizeof(struct fiber_debug) */
+	uint64_t slabs;			/* address of the pointer to the newest */
+	uint64_t runtime;		/* address */
+	uint64_t whys;			/* address of char *[why_count] */
+	uint64_t start_ip;		/* where a fiber begins that never ran */
+	uint32_t why_count;
+	uint32_t clock_shift, canary_size, colour_size;
+	uint64_t join_done;
+	struct {
+		uint32_t size, next, bytes, used, stride, at, colours;
+	} slab;
+	struct {
+		uint32_t size, sp, bp, ip, join, fn, why, base, id, canary,
+			 name, name_size, since;
+	} fiber;
+	struct {
+		uint32_t state, started, epoch, features, processors, nproc,
+			 carriers, info, plain_spawned, global_count,
+			 quantum_ns, on;	/* the value of state */
+	} runtime_at;
+	struct {
+		uint32_t size, pass, ended, idle_passes, steals, preemptions,
+			 id_next, id_step, index, head, tail, page;
+	} processor;
+	struct {
+		uint32_t next, cur, page, tid, index;
+	} carrier;
+	struct {
+		uint32_t in_fiber, processor, blocks, handoffs, returns;
+	} carrier_page;
+	struct {
+		uint32_t waiting, spares, idle, carriers;
+	} info;
+};
+
+#endif

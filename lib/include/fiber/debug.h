@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/*
+ * fiber/debug.h - see every fiber of this process; included by <fiber.h>
+ */
+#ifndef FIBER_DEBUG_H
+#define FIBER_DEBUG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+	FIBER_NEW,		/* has not run yet */
+	FIBER_READY,		/* could run; waits for a processor */
+	FIBER_RUNNING,
+	FIBER_PARKED,		/* waits in user space */
+	FIBER_BLOCKED,		/* its thread waits in the kernel */
+};
+
+/*
+ * struct fiber_info - a look at one fiber
+ * @size:     sizeof(struct fiber_info) of the library
+ * @library:  1: a fiber of the library itself, which calls a timer's function
+ * @state:    FIBER_NEW ...; @state_name: the same as a word, static
+ * @why:      what a parked fiber waits for, a word ("mutex"); else "". Static
+ * @for_ns:   how long it is parked, in ns, to 4 ms, or less: the clock is read
+ *            every 61 switches of a processor, and when it becomes idle
+ * @stack_used, @stack_bytes: now (0: not known, as it runs), and all there is
+ * @entry:    the function it was started with
+ * @sp, @bp, @ip: registers that a fiber goes on with which is not RUNNING or
+ *            BLOCKED; else NULL
+ * @tid:      thread that a fiber runs on, or is blocked in; else 0
+ */
+struct fiber_info {
+	size_t size;
+	uint64_t id;
+	char name[16];
+	uint32_t library;
+	uint32_t state;
+	const char *state_name;
+	const char *why;
+	uint64_t for_ns;
+	size_t stack_used, stack_bytes;
+	void *(*entry)(void *);
+	void *sp, *bp, *ip;
+	int tid;
+};
+
+/*
+ * fiber_walk - call fn(info, arg) for every fiber that is alive
+ *
+ * Nothing is stopped. A fiber that is alive from beginning to end is seen exactly
+ * once; one that starts or ends meanwhile may be seen or not. What is said of a
+ * fiber was true a moment ago, but perhaps not all of it at the same moment.
+ * *info is fn's until it returns; fn returns 0 to go on, and else what fiber_walk
+ * is to return. fn may call this library.
+ * Any thread. Errors: -EINVAL, -ENOMEM, -EPERM (no runtime).
+ */
+int fiber_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FIBER_DEBUG_H */
