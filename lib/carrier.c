@@ -91,8 +91,7 @@ static void *carrier_main(void *arg)
 
 	pthread_sigmask(SIG_SETMASK, &fb_rt.sigmask, NULL);
 	pthread_setname_np(pthread_self(), "fiber-carrier");
-	fb_fpu_write(fb_rt.fpu);
-	c->errno_loc = &errno;
+	fb_thread_init(c);
 	c->tid = (int)syscall(SYS_gettid);
 	r = fb_rt.backend->attach(c);
 	if (!r)

@@ -74,18 +74,10 @@ _Static_assert((int)FB_CORO_SUSPENDED == FB_CORO_ST_SUSPENDED &&
 
 /* ---- who runs here ---- */
 
-/* What the C++ ABI calls __cxa_eh_globals. */
-struct eh {
-	void *caught;
-	unsigned int uncaught;
-};
-
-extern struct eh *__cxa_get_globals(void) __attribute__((weak));
-
 struct fb_coro_thread {
 	struct fiber_coro *current;	/* of a plain thread */
 	int *errno_loc;			/* NULL: not set up */
-	struct eh *eh;			/* NULL: no C++ runtime */
+	struct fb_eh *eh;			/* NULL: no C++ runtime */
 };
 
 __thread struct fb_coro_thread fb_coro_here
@@ -113,8 +105,7 @@ static __attribute__((noinline)) struct host host(void)
 
 	if (!host_fast(&h) && !h.thread->errno_loc) {
 		h.thread->errno_loc = &errno;
-		if (__cxa_get_globals)
-			h.thread->eh = __cxa_get_globals();
+		h.thread->eh = fb_thread_eh();
 	}
 	return h;
 }

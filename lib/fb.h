@@ -64,11 +64,13 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
  * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
- * fb_fiber_new made it; it has slots (local.c)
+ * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
+ * are to be put back (thread.c)
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
+	FB_F_EH = 256,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -95,22 +97,24 @@ struct fiber {
 	union {
 		void *arg;		/* until it runs */
 		void *result;		/* when it has ended */
+		void *caught;		/* with FB_F_EH, in between */
 	};
 	int err;			/* errno while it does not run */
-	uint8_t flags;
+	uint16_t flags;
 	uint8_t why;			/* FB_WHY_*: what it waits for */
-	uint16_t shields;		/* scope.c */
+	uint8_t klass;			/* stack.h */
 	struct fb_fpu fpu;		/* with FB_F_FPU, while it does not run */
 	struct fiber *link;		/* pool or global queue */
 	void *base;			/* lowest byte of the block */
 	struct fb_once_run *once;	/* once.c; never reset: NULL at its end */
 	uint64_t id;
 	uint32_t valgrind;		/* its number of this stack */
-	uint8_t klass;			/* stack.h */
 	uint8_t canary;			/* FB_F_CANARY or 0: guard.c */
 	char name[16];
+	uint16_t shields;		/* scope.c */
 	struct fb_waiter w;		/* never reset: tickets go on */
-	uint32_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
+	uint16_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
+	uint16_t uncaught;		/* with FB_F_EH */
 	fb_lock_t join_lock;		/* join.c */
 	void *in;			/* scope.c; NULL: in no scope */
 	struct fb_local *local;		/* local.c; with FB_F_LOCAL */
@@ -163,6 +167,12 @@ struct fb_processor {
 } __attribute__((aligned(128)));
 
 /* ---- carriers: the thread itself alone writes ---- */
+/* What the C++ ABI calls __cxa_eh_globals: thrown and handled by a thread. */
+struct fb_eh {
+	void *caught;
+	unsigned int uncaught;
+};
+
 /* upcall.S knows the first fields: see fb_carrier_offsets in carrier.c. */
 struct fb_carrier {
 	struct fb_cpage *page;		/* set by backend->attach */
@@ -176,6 +186,7 @@ struct fb_carrier {
 	int tid;
 	bool searching;			/* holds the searcher's token */
 	bool kept;			/* went to sleep and was told of work */
+	struct fb_eh *eh;		/* constant; NULL: no C++ runtime */
 	pthread_t thread;
 	struct fb_carrier *next;	/* of fb_rt.carriers; constant */
 	void *backend;			/* private to the backend */
@@ -352,24 +363,41 @@ fb_sched_turn(struct fb_processor *p)
 	FB_WRITE(p->page->seq, p->page->seq + 1);
 }
 
-FB_INLINE bool fb_fpu_changed(void)
+FB_INLINE uint32_t fb_fpu_changed(void)
 {
 	struct fb_fpu v = fb_fpu_read();
 
-	/* One branch. */
 	return (v.mxcsr ^ fb_rt.fpu.mxcsr) | (uint32_t)(v.cw ^ fb_rt.fpu.cw);
 }
 
+/* Is anything of what fb_thread_out keeps other than a fiber begins with? */
+FB_INLINE bool fb_thread_changed(const struct fb_carrier *c)
+{
+	const struct fb_eh *eh = c->eh;
+
+	if (fb_likely(!eh))
+		return fb_fpu_changed();
+	return fb_fpu_changed() | eh->uncaught | (uintptr_t)eh->caught;
+}
+
 void fb_guard_check(const struct fiber *f);
-void fb_sched_fpu_out(struct fiber *self);
-void fb_sched_fpu_in(struct fiber *self);
+
+/* ---- thread.c ---- */
+/* c is the calling thread's, new. */
+void fb_thread_init(struct fb_carrier *c);
+/* Of the calling thread; NULL: there is no C++ runtime. */
+struct fb_eh *fb_thread_eh(void);
+/* self (NULL: nobody) stops: keep what changed, and make it as it began. */
+void fb_thread_out(struct fb_carrier *c, struct fiber *self);
+/* self goes on. */
+void fb_thread_in(struct fb_carrier *c, struct fiber *self);
 
 /* The first steps when a fiber stops; self NULL: for good. */
 static inline __attribute__((always_inline)) void
 fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 {
-	if (fb_unlikely(fb_fpu_changed()))
-		fb_sched_fpu_out(self);
+	if (fb_unlikely(fb_thread_changed(c)))
+		fb_thread_out(c, self);
 	if (self && fb_unlikely(self->flags & FB_F_CANARY))
 		fb_guard_check(self);
 	if (self)
@@ -380,8 +408,8 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 static inline __attribute__((always_inline)) void
 fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 {
-	if (fb_unlikely(self->flags & FB_F_FPU))
-		fb_sched_fpu_in(self);
+	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH)))
+		fb_thread_in(c, self);
 	*c->errno_loc = self->err;
 	fb_leave(c);
 }

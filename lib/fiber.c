@@ -107,7 +107,10 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	fb_sched_quit(c, p, fb_join_bury, f);
 }
 
-/* No value lives across a call here, so nothing needs to be pushed. */
+/*
+ * No value lives across a call here, so nothing needs to be pushed. Exceptions:
+ * a function that returns has left its handlers.
+ */
 _Noreturn void fb_fiber_end(void *result)
 {
 	struct fb_carrier *c = fb_current();

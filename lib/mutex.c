@@ -461,11 +461,11 @@ struct fb_node *fb_mutex_requeue(struct fb_mutex *m, struct fb_node *list,
 void fb_mutex_relock(struct fb_caller *me, struct fb_mutex *m, bool woken)
 {
 	struct fiber *f = me->c ? me->c->cur : NULL;
-	uint8_t cancels = f ? f->flags & FB_F_CANCELS : 0;
+	uint16_t cancels = f ? f->flags & FB_F_CANCELS : 0;
 	uint64_t drop = woken ? WOKEN : 0;
 
 	if (f)
-		f->flags &= (uint8_t)~cancels;
+		f->flags &= (uint16_t)~cancels;
 	if (!take(m, fb_self_id(me->c), drop, 0, false))
 		lock_wait(me, m, drop, FB_NEVER);
 	if (f)

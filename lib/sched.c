@@ -232,21 +232,6 @@ fb_sched_pick_slow(struct fb_processor *p)
 
 /* ---- what fibers do ---- */
 
-void fb_sched_fpu_out(struct fiber *self)
-{
-	if (self) {
-		self->fpu = fb_fpu_read();
-		self->flags |= FB_F_FPU;
-	}
-	fb_fpu_write(fb_rt.fpu);
-}
-
-void fb_sched_fpu_in(struct fiber *self)
-{
-	self->flags &= ~FB_F_FPU;
-	fb_fpu_write(self->fpu);
-}
-
 void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 		   fb_switch_fn fn, void *arg)
 {

@@ -126,7 +126,7 @@ static void set_flag(struct fiber *f)
 	if (f->in && !f->shields)
 		f->flags |= FB_F_CANCELS;
 	else
-		f->flags &= (uint8_t)~FB_F_CANCELS;
+		f->flags &= (uint16_t)~FB_F_CANCELS;
 }
 
 /* ---- cancel ---- */
@@ -274,8 +274,8 @@ void fb_scope_end(struct fiber *f, void *result)
 	s = m->s;
 	fb_caller_enter(&me);
 	f->in = s;
-	f->flags = (uint8_t)((f->flags & ~(FB_F_ENDS | FB_F_CANCELS)) |
-			     FB_F_OWNED);
+	f->flags = (uint16_t)((f->flags & ~(FB_F_ENDS | FB_F_CANCELS)) |
+			      FB_F_OWNED);
 	fb_lock(&s->lock);
 	member_remove(s, m);
 	cancels = !s->dead;
@@ -456,7 +456,7 @@ static void go_out(struct fb_scope *s, struct fiber *f)
 		fb_unlock(&outer->lock);
 	} else {
 		FB_WRITE(f->cancel, 0);
-		f->flags &= (uint8_t)~FB_F_ENDS;
+		f->flags &= (uint16_t)~FB_F_ENDS;
 	}
 	f->in = out;
 	f->shields = s->shields;

@@ -14,6 +14,9 @@
  * that uses errno around calls of this library must include this header, or
  * read errno in a function of its own. To keep the C library's errno, define
  * FIBER_NO_ERRNO first.
+ *
+ * C++ exceptions are their fiber's own: it may switch while one is handled, or
+ * in a destructor that one called. None may leave the function of a fiber.
  */
 #ifndef FIBER_H
 #define FIBER_H

@@ -40,6 +40,7 @@ struct yields_late {
 	{
 		check(std::uncaught_exceptions() == 1);
 		fiber_coro_yield(nullptr, nullptr);
+		fiber_yield();
 		check(std::uncaught_exceptions() == 1);
 	}
 };
@@ -68,6 +69,7 @@ static int body(void *arg, void **value)
 			deeper(i % 10);
 		} catch (const std::runtime_error &e) {
 			fiber_coro_yield(nullptr, nullptr);
+			fiber_yield();
 			check(std::string(e.what()) == "thrown");
 			try {
 				throw name;
@@ -179,7 +181,7 @@ template <typename F> static void test(const char *name, F fn)
 
 int main()
 {
-	printf("TAP version 13\n1..4\n");
+	printf("TAP version 13\n1..5\n");
 	setenv("FIBER_QUANTUM_US", "200", 1);
 	test("coroxx_keeps_exceptions_of_both_sides",
 	     [] { interleave(nullptr); });
@@ -187,5 +189,7 @@ int main()
 	test("coroxx_loops", loops);
 	setenv("FIBER_PROCESSORS", "1", 1);
 	test("coroxx_in_fibers", [] { fiber_run(in_fibers, nullptr); });
+	setenv("FIBER_PROCESSORS", "2", 1);
+	test("coroxx_on_two", [] { fiber_run(in_fibers, nullptr); });
 	return failures ? 1 : 0;
 }
