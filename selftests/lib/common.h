@@ -94,12 +94,19 @@ helper uint64_t cpu_ns(void)
 	return (uint64_t)t.tv_sec * SEC + (uint64_t)t.tv_nsec;
 }
 
-/* The thread sleeps in the kernel, whatever runs on it. */
+/*
+ * The thread sleeps in the kernel, whatever runs on it. The user backend may
+ * interrupt it: then it sleeps on.
+ */
 helper int block_ns(uint64_t ns)
 {
 	struct timespec t = { (time_t)(ns / SEC), (long)(ns % SEC) };
+	int err = errno, r;
 
-	return nanosleep(&t, NULL);
+	while ((r = nanosleep(&t, &t)) && errno == EINTR &&
+	       !(fiber_features() & FIBER_FEATURE_KERNEL))
+		errno = err;
+	return r;
 }
 
 /*
