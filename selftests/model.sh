@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Checks selftests/model/*.pml with spin: handoff.pml, the module's protocol, and
-# wait.pml, how the library's fibers wait for objects. TAP.
+# wait.pml, how the library's fibers wait for objects, and wake.pml, how ready ones
+# find a processor. TAP.
 #
 # The model must hold as it is, and each mutation of it must fail: a property
 # that no mutation breaks is no property.
@@ -83,4 +84,12 @@ breaks wait-no-ticket -DNO_TICKET
 breaks wait-no-cancel-check -DNO_CANCEL_CHECK
 breaks wait-no-timer-del -DNO_TIMER_DEL
 breaks wait-early-word -DEARLY_WORD
+
+model=wake
+holds wake
+breaks wake-leak-token -DLEAK_TOKEN
+breaks wake-no-recheck -DNO_RECHECK
+breaks wake-no-keep-recheck -DNO_KEEP_RECHECK
+breaks wake-no-cancel -DNO_CANCEL
+breaks wake-no-retry -DNO_RETRY
 echo "1..$n"
