@@ -496,6 +496,15 @@ static void *sleeps_long(void *arg)
 	return (void *)77;
 }
 
+static atomic_bool may_end;
+
+static void *ends_when_told(void *arg)
+{
+	while (!may_end)
+		fiber_sleep(100 * US);
+	return arg;
+}
+
 static int joins(void *arg)
 {
 	void *result = NULL;
@@ -506,10 +515,12 @@ static int joins(void *arg)
 
 static void *join_ends_early(void *arg)
 {
-	fiber_t *f = spawn(sleeps_long, (void *)(50 * MS));
 	void *result = NULL;
 	fiber_scope_t s;
+	fiber_t *f;
 
+	may_end = false;
+	f = spawn(ends_when_told, (void *)77);
 	check_eq(-ETIMEDOUT, fiber_join_until(f, &result, 0));
 	check_eq(-ETIMEDOUT, fiber_join_until(f, &result, fiber_now() + MS));
 	check_eq(0, fiber_scope_open(&s, NULL));
@@ -517,6 +528,7 @@ static void *join_ends_early(void *arg)
 	fiber_scope_cancel(&s, 0);
 	check_eq(-ECANCELED, fiber_join(f, &result));
 	check_eq(-ECANCELED, fiber_scope_close(&s));
+	may_end = true;
 	check_eq(0, fiber_join_until(f, &result, FIBER_NEVER));
 	check_eq(77, (uintptr_t)result);
 	return arg;

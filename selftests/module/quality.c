@@ -116,7 +116,8 @@ TEST(no_wakeup_in_grace)
 	back = s.grace_returns + s.edge_returns;
 	TH_LOG("%lu handoffs, %lu back in time, %lu to a spare", s.handoffs,
 	       back, to_spare);
-	EXPECT_GE(s.handoffs, back + to_spare);
+	/* One that a spare had may come back at the edge as well. */
+	EXPECT_GE(s.handoffs, s.grace_returns + to_spare);
 	EXPECT_LE(1, s.grace_returns);
 	EXPECT_EQ(0, raw_stat("keeper-calls"));
 	STORE(stop, 1);
