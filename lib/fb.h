@@ -65,12 +65,12 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
- * are to be put back (thread.c)
+ * are to be put back (thread.c); it is of the latency class (latency.c)
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
-	FB_F_EH = 256,
+	FB_F_EH = 256, FB_F_LATENCY = 512,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -140,10 +140,10 @@ struct fb_pool {
 struct fb_processor {
 	struct fb_ppage *page;
 	uint64_t pass;
-	uint64_t look_at;		/* pass of the next slow look */
+	uint64_t look_at;		/* pass of the next slow look; 0: latency.c */
 	struct fiber *pool;		/* free blocks of the default class */
 	uint32_t pool_count;
-	uint32_t watch;			/* FB_TAKEOVER_WATCH: unwatched timers */
+	uint32_t watch;			/* part of takeover: see fb_sched_watch */
 	uint64_t id_next;		/* index + 1, index + 1 + id_step, ... */
 	uint64_t ended;
 	uint32_t id_step, index;	/* constant */
@@ -157,8 +157,11 @@ struct fb_processor {
 	uint64_t idle_passes, steals, preemptions;
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
+	uint32_t hurry, hurried;	/* latency.c */
+	uint64_t look_next;		/* what look_at is without .hurry */
 
 	struct fb_runq q;
+	struct fb_runq soon;		/* latency.c; never its .next */
 	struct fb_pool other[FB_KLASSES];	/* [0]: .fresh alone */
 
 	_Alignas(FB_LINE) uint64_t timer_next;	/* timer_lock; read by all: see timer.c */
@@ -197,6 +200,11 @@ struct fb_carrier {
 extern __thread struct fb_carrier *fb_self
 	__attribute__((tls_model("initial-exec"), visibility("hidden")));
 
+/* Fibers by .link. */
+struct fb_list {
+	struct fiber *head, *tail;
+};
+
 enum fb_state { FB_OFF, FB_STARTING, FB_ON, FB_STOPPING, FB_ABANDONED, FB_FORKED };
 
 /* The searcher's token: see sched.c. */
@@ -228,8 +236,9 @@ struct fb_runtime {
 	uint32_t wake_asked;		/* atomic: no spare was there, keeper told */
 
 	_Alignas(FB_LINE) fb_lock_t global_lock;
-	struct fiber *global_head, *global_tail;	/* global_lock */
+	struct fb_list global[2];	/* global_lock; [1]: of the latency class */
 	uint32_t global_count;		/* global_lock; read by all */
+	uint32_t global_hurried;	/* global_lock: see latency.c */
 
 	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
 	uint64_t plain_spawned;		/* atomic */
@@ -328,6 +337,13 @@ static inline void fb_sched_wake(void)
 		fb_sched_wake_slow();
 }
 
+/* Owner of p: the next slow look is at this pass; with .hurry, at each. */
+static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
+{
+	p->look_next = pass;
+	p->look_at = p->hurry ? 0 : pass;
+}
+
 /* Owner of p, at each switch: why someone should take over. */
 static inline __attribute__((always_inline)) void
 fb_sched_publish(struct fb_processor *p)
@@ -413,6 +429,14 @@ fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 	*c->errno_loc = self->err;
 	fb_leave(c);
 }
+
+/* ---- latency.c ---- */
+/* How many turns in a row, while others are ready. */
+#define FB_HURRIED_MAX	8
+/* Owner of p: f, which is ready, runs before those of q. False: no room. */
+bool fb_latency_push(struct fb_processor *p, struct fiber *f);
+/* Owner of p, with p->hurry: one of them, or NULL: it is the turn of q. */
+struct fiber *fb_latency_pick(struct fb_processor *p);
 
 /* ---- timer.c ---- */
 void fb_timer_init(struct fb_processor *p);

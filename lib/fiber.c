@@ -177,6 +177,14 @@ static void set_name(struct fiber *f, const char *name)
 	f->name[n] = 0;
 }
 
+static void set_attr(struct fiber *f, const struct fiber_attr *attr)
+{
+	if (attr->name)
+		set_name(f, attr->name);
+	if (attr->sched_class == FIBER_LATENCY)
+		f->flags |= FB_F_LATENCY;
+}
+
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
 {
 	struct fiber *f = fb_stack_get(p, 0);
@@ -213,8 +221,8 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	prepare(f, !out, fn, arg);
 	f->in = s;
 	f->scoped = scoped;
-	if (attr && attr->name)
-		set_name(f, attr->name);
+	if (attr)
+		set_attr(f, attr);
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	f->err = 0;
@@ -300,8 +308,8 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	prepare(f, !out, fn, arg);
 	f->in = s;
 	f->scoped = scoped;
-	if (attr && attr->name)
-		set_name(f, attr->name);
+	if (attr)
+		set_attr(f, attr);
 	if (out && attr && attr->stack) {
 		*out = f;
 		ready_child(c, p, f);
@@ -349,7 +357,7 @@ static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 	if (a->stack && (a->stack_size < OWN_MIN ||
 			 (uintptr_t)a->stack + a->stack_size < a->stack_size))
 		return -EINVAL;
-	return 0;
+	return a->sched_class > FIBER_LATENCY || a->reserved ? -EINVAL : 0;
 }
 
 FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,

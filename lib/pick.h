@@ -52,6 +52,23 @@ fb_dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	return &f->ctx;
 }
 
+/* The calling fiber becomes the newest of the ring, f goes on. */
+static inline __attribute__((always_inline)) void
+fb_yield_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
+{
+	struct fiber *self = c->cur;
+	struct fb_ctx *me = &self->ctx;
+
+	fb_sched_suspend(c, self);
+	FB_WRITE(c->page->pending, 0);
+	if (fb_unlikely(fb_runq_full(&p->q)))
+		fb_sched_make_room(p);
+	fb_sched_wake();
+	fb_runq_publish(&p->q);
+	c = fb_switch_push(c, &me, fb_dispatch(c, p, f), fb_sched_push(p));
+	fb_sched_resume(c, (struct fiber *)me);
+}
+
 /* A switch function: give a lock back. wait.c */
 void fb_unlock_off_stack(struct fb_carrier *c, void *lock);
 

@@ -35,20 +35,48 @@
 
 /* ---- the global queue ---- */
 
-/* Append a list of n; any thread, in_fiber == 0. */
-static void global_put(struct fiber *head, struct fiber *tail, uint32_t n)
+/* Append a list of n to to; any thread, in_fiber == 0. */
+static void global_put(struct fb_list *to, struct fiber *head,
+		       struct fiber *tail, uint32_t n)
 {
 	fb_lock(&fb_rt.global_lock);
-	if (fb_rt.global_tail)
-		fb_rt.global_tail->link = head;
+	if (to->tail)
+		to->tail->link = head;
 	else
-		fb_rt.global_head = head;
-	fb_rt.global_tail = tail;
+		to->head = head;
+	to->tail = tail;
 	FB_WRITE(fb_rt.global_count, fb_rt.global_count + n);
 	FB_WRITE(fb_rt.hint->work, 1);
 	fb_unlock(&fb_rt.global_lock);
 	/* Pairs with the barriers of search() and of the backend: see above. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* The first of a list, or NULL; the lock is held. */
+static struct fiber *global_take(struct fb_list *from)
+{
+	struct fiber *f = from->head;
+
+	if (!f)
+		return NULL;
+	from->head = f->link;
+	if (!from->head)
+		from->tail = NULL;
+	FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
+	if (!fb_rt.global_count)
+		FB_WRITE(fb_rt.hint->work, 0);
+	return f;
+}
+
+/* Those of the latency class first, but not for ever; the lock is held. */
+static struct fiber *global_first(void)
+{
+	bool hurry = fb_rt.global[1].head &&
+		     (!fb_rt.global[0].head ||
+		      fb_rt.global_hurried < FB_HURRIED_MAX);
+
+	fb_rt.global_hurried = hurry ? fb_rt.global_hurried + 1 : 0;
+	return global_take(&fb_rt.global[hurry]);
 }
 
 /* One to return, the rest of a fair share into p's ring. Owner of p. */
@@ -60,22 +88,15 @@ struct fiber *fb_sched_global_get(struct fb_processor *p)
 	if (!FB_READ(fb_rt.global_count))
 		return NULL;
 	fb_lock(&fb_rt.global_lock);
-	f = fb_rt.global_head;
 	n = fb_rt.global_count / fb_rt.nproc;
 	if (n > FB_RUNQ_BATCH)
 		n = FB_RUNQ_BATCH;
-	if (f) {
-		fb_rt.global_head = f->link;
-		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
-	}
-	for (; n > 1 && !fb_runq_full(&p->q) && (g = fb_rt.global_head); n--) {
-		fb_rt.global_head = g->link;
-		FB_WRITE(fb_rt.global_count, fb_rt.global_count - 1);
+	f = global_first();
+	for (; n > 1 && !fb_runq_full(&p->q); n--) {
+		g = global_take(&fb_rt.global[0]);
+		if (!g)
+			break;
 		fb_runq_push(&p->q, g);
-	}
-	if (!fb_rt.global_head) {
-		fb_rt.global_tail = NULL;
-		FB_WRITE(fb_rt.hint->work, 0);
 	}
 	fb_unlock(&fb_rt.global_lock);
 	if (f)
@@ -93,7 +114,7 @@ void fb_sched_make_room(struct fb_processor *p)
 	while (!fb_runq_room(&p->q)) {
 		n = fb_runq_overflow(&p->q, &head, &tail);
 		if (n)
-			global_put(head, tail, n);
+			global_put(&fb_rt.global[0], head, tail, n);
 	}
 }
 
@@ -104,20 +125,29 @@ static void push_last(struct fb_processor *p, struct fiber *f)
 	fb_runq_push(&p->q, f);
 }
 
+/* It is of the latency class, and has its place. */
+static inline bool pushed_soon(struct fb_processor *p, struct fiber *f)
+{
+	return fb_unlikely(f->flags & FB_F_LATENCY) && fb_latency_push(p, f);
+}
+
 void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
 {
 	FB_WRITE(f->why, 0);
-	push_last(p, f);
+	if (!pushed_soon(p, f))
+		push_last(p, f);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
 }
 
 void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 {
-	FB_WRITE(f->why, 0);		/* the last touch but by who runs it */
-	f = fb_runq_swap_next(&p->q, f);
-	if (f)
-		push_last(p, f);
+	FB_WRITE(f->why, 0);		/* the last write but by who runs it */
+	if (!pushed_soon(p, f)) {
+		f = fb_runq_swap_next(&p->q, f);
+		if (f)
+			push_last(p, f);
+	}
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
 	fb_sched_wake();
 }
@@ -126,7 +156,7 @@ void fb_sched_ready_global(struct fiber *f)
 {
 	FB_WRITE(f->why, 0);
 	f->link = NULL;
-	global_put(f, f, 1);
+	global_put(&fb_rt.global[f->flags & FB_F_LATENCY ? 1 : 0], f, f, 1);
 	fb_sched_wake();
 }
 
@@ -173,5 +203,5 @@ void fb_sched_wake_slow(void)
 
 bool fb_sched_work(struct fb_processor *p)
 {
-	return !fb_runq_empty(&p->q) || FB_READ(fb_rt.global_count);
+	return !fb_runq_empty(&p->q) || p->hurry || FB_READ(fb_rt.global_count);
 }

@@ -299,11 +299,12 @@ static int make_processors(void)
 		p->id_next = p->seed = i + 1;
 		p->id_step = fb_rt.nproc + 1;
 		fb_runq_init(&p->q, fb_rt.nproc);
+		fb_runq_init(&p->soon, fb_rt.nproc);
 		fb_timer_init(p);
 	}
 	fb_rt.search = FB_SEARCH_NONE;
 	fb_rt.wake_asked = 0;
-	fb_rt.global_head = fb_rt.global_tail = NULL;
+	memset(fb_rt.global, 0, sizeof(fb_rt.global));
 	fb_rt.global_count = 0;
 	fb_rt.watched = FB_NEVER;
 	fb_rt.epoch++;
@@ -314,8 +315,10 @@ static int make_processors(void)
 
 static void end_processors(void)
 {
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
 		fb_runq_fini(&fb_rt.proc[i].q);
+		fb_runq_fini(&fb_rt.proc[i].soon);
+	}
 }
 
 static void fork_child(void)

@@ -146,6 +146,11 @@ static struct fiber *steal_next(struct fb_runq *from)
 	return __atomic_exchange_n(&from->next, NULL, __ATOMIC_ACQ_REL);
 }
 
+struct fiber *fb_runq_steal_oldest(struct fb_runq *from)
+{
+	return fb_runq_empty(from) ? NULL : steal_one(from, true);
+}
+
 struct fiber *fb_runq_steal(struct fb_runq *q, struct fb_runq *from, bool all)
 {
 	uint32_t n = __atomic_load_n(&from->tail, __ATOMIC_RELAXED) -

@@ -285,5 +285,7 @@ uint32_t fb_runq_overflow(struct fb_runq *q, struct fiber **head,
  * q and return one of them, or NULL. Owner of q, which is empty.
  */
 struct fiber *fb_runq_steal(struct fb_runq *q, struct fb_runq *from, bool all);
+/* The oldest of the ring alone, or NULL. Any thread but the owner. */
+struct fiber *fb_runq_steal_oldest(struct fb_runq *from);
 
 #endif

@@ -35,10 +35,11 @@ void fb_sched_watch(struct fb_processor *p)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	/* READY too: WATCH alone preempts nobody, see timer.c. */
 	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ?
-			   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY : 0);
+			   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY :
+			   p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
-	if (p->look_at > p->pass + p->look_every)
-		p->look_at = p->pass + p->look_every;
+	if (p->look_next > p->pass + p->look_every)
+		fb_sched_look_at(p, p->pass + p->look_every);
 	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
 		fb_user_kick();
 }
@@ -188,8 +189,10 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 {
 	uint64_t now, dt;
 
+	if (p->pass < p->look_next)
+		return;
 	p->looks++;
-	p->look_at = p->pass + LOOK_PASSES;
+	fb_sched_look_at(p, p->pass + LOOK_PASSES);
 	fb_sched_clock(p);
 	if (fb_timer_earliest() == FB_NEVER)
 		return;
@@ -200,7 +203,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 		p->look_every = p->look_every / 4 + 1;
 	else if (dt < LOOK_NS / 4 && p->look_every < LOOK_TIMERS)
 		p->look_every++;
-	p->look_at = p->pass + p->look_every;
+	fb_sched_look_at(p, p->pass + p->look_every);
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
 }
@@ -210,12 +213,12 @@ fb_sched_pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
-	if (p->pass >= p->look_at) {
+	if (p->pass >= p->look_next) {
 		fb_sched_look(p);
 		if (FB_READ(fb_rt.state) >= FB_STOPPING)
 			return NULL;
 		if (p->looks % 8 == 0 ||
-		    p->look_at - p->pass >= LOOK_TIMERS) {
+		    p->look_next - p->pass >= LOOK_TIMERS) {
 			f = fb_sched_global_get(p);
 			if (!f) {	/* or run-next could go on for ever */
 				fb_sched_turn(p);
@@ -227,7 +230,8 @@ fb_sched_pick_slow(struct fb_processor *p)
 	}
 	if (fb_sched_give_due(p))
 		return NULL;
-	return fb_pick_fast(p);
+	f = p->hurry ? fb_latency_pick(p) : NULL;
+	return f ? f : fb_pick_fast(p);
 }
 
 /* ---- what fibers do ---- */
@@ -281,14 +285,13 @@ FB_EXPORT void fiber_yield(void)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
-	struct fiber *self, *f;
-	struct fb_ctx *me;
+	struct fiber *f;
 
 	if (!c)
 		return;
 	p = fb_enter(c);
 	if (fb_unlikely(FB_READ(c->page->pending)))
-		p->look_at = 0;
+		fb_sched_look_at(p, 0);
 	f = fb_pick(p);
 	if (fb_unlikely(!f)) {
 		f = FB_READ(fb_rt.info->waiting) ? NULL : fb_sched_global_get(p);
@@ -297,19 +300,15 @@ FB_EXPORT void fiber_yield(void)
 			return;
 		}
 	}
-	self = c->cur;
-	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);
-	if (fb_unlikely(fb_runq_full(&p->q)))
-		fb_sched_make_room(p);
-	fb_sched_wake();
-	fb_runq_publish(&p->q);
-	me = &self->ctx;
-	c = fb_switch_push(c, &me, fb_dispatch(c, p, f), fb_sched_push(p));
-	fb_sched_resume(c, (struct fiber *)me);
+	fb_yield_into(c, p, f);
 }
 
 /* ---- the root ---- */
+
+static bool emptied(const struct fb_processor *v)
+{
+	return fb_runq_empty(&v->q) && fb_runq_empty(&v->soon);
+}
 
 /*
  * A thief has emptied v's queue. Its owner may run on for long without a pass,
@@ -327,13 +326,12 @@ static void unannounce(struct fb_processor *v)
 	/* Pairs with the owner's stores: a push before the word we see. */
 	uint32_t seen = FB_ACQUIRE(v->page->takeover), watch = FB_READ(v->watch);
 
-	if (!(seen & FB_TAKEOVER_READY) || seen == watch ||
-	    !fb_runq_empty(&v->q))
+	if (!(seen & FB_TAKEOVER_READY) || seen == watch || !emptied(v))
 		return;
 	/* Pairs with fb_runq_publish and the tail store of fb_runq_push. */
 	if (__atomic_compare_exchange_n(&v->page->takeover, &seen, watch, false,
 					__ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
-	    !fb_runq_empty(&v->q))
+	    !emptied(v))
 		__atomic_fetch_or(&v->page->takeover, FB_TAKEOVER_READY,
 				  __ATOMIC_SEQ_CST);
 }
@@ -348,7 +346,9 @@ static struct fiber *steal(struct fb_processor *p, bool all)
 	for (uint32_t i = 0; i < n; i++, at = at + 1 < n ? at + 1 : 0) {
 		if (&fb_rt.proc[at] == p)
 			continue;
-		f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
+		f = fb_runq_steal_oldest(&fb_rt.proc[at].soon);
+		if (!f)
+			f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
 		if (f) {
 			unannounce(&fb_rt.proc[at]);
 			p->steals++;
@@ -406,7 +406,7 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		fb_sched_watch(p);
 		f = fb_pick_fast(p);
 	}
-	if (!f && !FB_READ(fb_rt.info->waiting) && fb_runq_empty(&p->q))
+	if (!f && !FB_READ(fb_rt.info->waiting) && emptied(p))
 		f = search(c, p);
 	return f;
 }
@@ -438,7 +438,7 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 
 	if (fb_unlikely(fb_stack_idle(p)))
 		return true;
-	FB_WRITE(p->watch, 0);
+	FB_WRITE(p->watch, p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
 	deadline = watch();
 	/* Told of work, searched, found none: a takeover word is stale. */

@@ -116,13 +116,21 @@ const char *fiber_backend(void);
  *              caller's again when fiber_join has returned: such a fiber cannot
  *              be detached from the start (-EINVAL). Started from a fiber it
  *              becomes ready and does not run at once
+ * @sched_class: FIBER_NORMAL, FIBER_LATENCY: see fiber_set_class
+ * @reserved:   zero
  */
 struct fiber_attr {
 	size_t size;
 	const char *name;
 	size_t stack_size;
 	void *stack;
+	unsigned int sched_class;
+	unsigned int reserved;
 };
+
+/* Classes of fibers. */
+#define FIBER_NORMAL	0
+#define FIBER_LATENCY	1
 
 /*
  * fiber_spawn - start fn(arg) as a new fiber
@@ -156,6 +164,23 @@ void fiber_exit(void *result) __attribute__((noreturn));
 
 /* fiber_yield - let other ready fibers run first. No effect elsewhere. */
 void fiber_yield(void);
+/*
+ * fiber_yield_to - yield, and f runs next, if it is ready and waits for its turn
+ * on the same processor (among the next 256); it gets the rest of the quantum.
+ * @f: not joined or detached yet, so that it is there; may have ended
+ * -EAGAIN: it is not there, or it is time for others: then this was fiber_yield.
+ * Fiber only (-EPERM). Errors: -EINVAL (f is NULL or the caller).
+ */
+int fiber_yield_to(fiber_t *f);
+/*
+ * fiber_set_class - the class of the calling fiber from now on: FIBER_NORMAL or
+ * FIBER_LATENCY
+ * Those of the latency class, when they become ready, run before all others of
+ * their processor. They preempt nobody, and after a fiber_yield they wait their
+ * turn. While others are ready, they get at most 8 of 9 turns on a processor.
+ * Returns the class it had. Fiber only (-EPERM). Errors: -EINVAL.
+ */
+int fiber_set_class(unsigned int sched_class);
 /*
  * fiber_sleep - park for at least ns nanoseconds; fiber_sleep_until: until
  * CLOCK_MONOTONIC reads deadline. A plain thread sleeps in the kernel.
