@@ -103,7 +103,9 @@ static void start(void)
 	canceller.runs = !pthread_create(&canceller.thread, NULL, go_round,
 					 NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	if (!canceller.runs)
+	if (canceller.runs)
+		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
+	else
 		fb_say("no thread to interrupt blocking calls of cancelled fibers");
 }
 
@@ -138,5 +140,6 @@ void fb_blocked_stop(void)
 	FB_WRITE(canceller.quit, true);
 	notify();
 	pthread_join(canceller.thread, NULL);
+	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	canceller.runs = false;
 }

@@ -253,8 +253,10 @@ int fb_carrier_start(void)
 		r = -EAGAIN;	/* none could attach */
 	if (!r)
 		r = thread_quiet(&cr.keeper, keeper_main);
-	if (!r)
+	if (!r) {
+		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 		return 0;
+	}
 	end_carriers();
 	join_carriers();
 	return r;
@@ -264,6 +266,7 @@ void fb_carrier_stop(void)
 {
 	end_carriers();
 	pthread_join(cr.keeper, NULL);
+	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	/* It may have made some while we looked away. */
 	end_carriers();
 	join_carriers();

@@ -74,13 +74,14 @@ enum {
 };
 
 /* Who waits for an object; see wait.h. */
-enum { FB_FIBER, FB_THREAD, FB_TASK, FB_KIND = 3 };
+enum { FB_FIBER, FB_THREAD, FB_TASK, FB_KIND = 3, FB_COUNTED = 4 };
 struct fb_node;
 struct fb_waiter {
 	uint64_t word;			/* atomic */
 	struct fb_node *by;		/* the node that ended the wait */
-	uint32_t kind;			/* & FB_KIND: constant. Of a fiber, above that: */
-					/* its last park, fb_processor.clock */
+	uint32_t kind;			/* & FB_KIND: constant. Above that, of a fiber: */
+					/* its last park, fb_processor.clock; of a */
+					/* thread, FB_COUNTED in fb_rt.plain_waits */
 	uint32_t woken;			/* atomic; settled, or a thread's futex */
 };
 
@@ -243,6 +244,8 @@ struct fb_runtime {
 	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
 	uint64_t plain_spawned;		/* atomic */
 	uint32_t visitors;		/* atomic: plain threads inside a call */
+	uint32_t plain_waits;		/* atomic: those that wait, without deadline */
+	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
 	uint32_t closing;		/* atomic: fiber_fini decides */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
@@ -550,6 +553,19 @@ int fb_debug_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg
 /* What a fiber waits for, a word. */
 const char *fb_why_name(unsigned int why);
 
+/* ---- dump.c ---- */
+/* fiber_dump, by a visitor or while no fiber can end. */
+int fb_dump(int fd);
+int fb_dump_start(void);
+void fb_dump_stop(void);
+
+/* ---- deadlock.c ---- */
+int fb_deadlock_start(void);
+/* Owner of a processor with nothing to do: look, if it is time. */
+void fb_deadlock_idle(void);
+/* When an idle carrier is to wake and look; FB_NEVER. */
+uint64_t fb_deadlock_at(void);
+
 /* ---- local.c ---- */
 /* The calling fiber ends, or thread: call the destructors of its slots. */
 void fb_local_end(void);
@@ -561,6 +577,8 @@ void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
 /* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
 char fb_os_thread_state(int tid);
+/* Threads of this process; 0: not known. */
+uint32_t fb_os_threads(void);
 
 /* ---- coro.c, costack.c ---- */
 /* The calling fiber ends inside co; then, off its stack. */

@@ -397,6 +397,8 @@ int fb_monitor_start(void)
 		r = create(NULL);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!r)
+		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	return r;
 }
 
@@ -407,4 +409,5 @@ void fb_monitor_stop(void)
 	fb_store_rel(&G->monitor_word, 0);
 	fb_os_wake(&G->monitor_word, 1);
 	pthread_join(thread, NULL);
+	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 }

@@ -54,22 +54,48 @@ int fb_os_membarrier(int cmd)
 	return r;
 }
 
-char fb_os_thread_state(int tid)
+/* What follows the name in a stat file of /proc; NULL: no answer. */
+static const char *stat_of(const char *path, char *text, size_t size)
 {
-	char path[48], text[128], *p;
 	int fd, err = errno;
 	ssize_t n = 0;
+	char *p;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
-		n = read(fd, text, sizeof(text) - 1);
+		n = read(fd, text, size - 1);
 		close(fd);
 	}
 	errno = err;
 	if (n <= 0)
-		return 0;
+		return NULL;
 	text[n] = 0;
 	p = strrchr(text, ')');
-	return p && p[1] ? p[2] : 0;
+	return p && p[1] ? p + 2 : NULL;
+}
+
+char fb_os_thread_state(int tid)
+{
+	char path[48], text[128];
+	const char *p;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	p = stat_of(path, text, sizeof(text));
+	return p ? *p : 0;
+}
+
+uint32_t fb_os_threads(void)
+{
+	char text[512];
+	const char *p = stat_of("/proc/self/stat", text, sizeof(text));
+	uint32_t n = 0;
+
+	/* The 18th word from the state on. */
+	for (int i = 0; p && i < 17; i++) {
+		p = strchr(p, ' ');
+		p = p ? p + 1 : NULL;
+	}
+	for (; p && *p >= '0' && *p <= '9'; p++)
+		n = n * 10 + (uint32_t)(*p - '0');
+	return n;
 }

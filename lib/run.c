@@ -356,10 +356,15 @@ static int start(const struct fiber_config *cfg)
 	if (!r)
 		r = fb_preempt_init();
 	if (!r)
+		r = fb_dump_start();
+	if (!r)
+		r = fb_deadlock_start();
+	if (!r)
 		r = fb_carrier_start();
 	if (r) {
 		fb_say("cannot start: %s", strerror(-r));
 		fb_rt.backend->close();
+		fb_dump_stop();
 		fb_guard_fini();
 		fb_stack_fini();
 		end_processors();
@@ -374,6 +379,7 @@ static void stop(void)
 	fb_blocked_stop();
 	fb_carrier_stop();
 	fb_rt.backend->close();
+	fb_dump_stop();
 	fb_guard_fini();
 	fb_stack_fini();
 	end_processors();

@@ -47,7 +47,11 @@ void fb_sched_watch(struct fb_processor *p)
 /* Going to sleep: the deadline to watch, 0 if another does. */
 static uint64_t watch(void)
 {
-	uint64_t mine = fb_timer_earliest(), seen = FB_READ(fb_rt.watched);
+	uint64_t mine = fb_timer_earliest(), look = fb_deadlock_at();
+	uint64_t seen = FB_READ(fb_rt.watched);
+
+	if (look < mine)
+		mine = look;
 
 	do {
 		if (mine == FB_NEVER || seen <= mine)
@@ -440,6 +444,7 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 		return true;
 	FB_WRITE(p->watch, p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
+	fb_deadlock_idle();
 	deadline = watch();
 	/* Told of work, searched, found none: a takeover word is stale. */
 	ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |

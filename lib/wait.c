@@ -84,7 +84,8 @@ void fb_wait_begin(struct fb_caller *me, struct fb_wait *k, uint64_t deadline,
 	k->claim = 0;
 	if (!me->c) {
 		k->w = &k->plain;
-		*k->w = (struct fb_waiter){ .kind = FB_THREAD };
+		*k->w = (struct fb_waiter){ .kind = FB_THREAD |
+			(deadline == FB_NEVER ? FB_COUNTED : 0) };
 		if (many || deadline != FB_NEVER)
 			k->claim = FB_W_ONE | FB_W_WAITING;
 		return;
@@ -163,6 +164,9 @@ static unsigned int wait_thread(struct fb_wait *k)
 {
 	struct fb_waiter *w = k->w;
 
+	/* Before somebody can find us: see deadlock.c. */
+	if (w->kind & FB_COUNTED)
+		__atomic_fetch_add(&fb_rt.plain_waits, 1, __ATOMIC_RELAXED);
 	/* Pairs with fb_claim_word. */
 	FB_RELEASE(w->word, k->claim);
 	if (k->unlock)
@@ -236,6 +240,8 @@ static void wake_thread(struct fb_waiter *w)
 {
 	uint32_t *word = &w->woken;
 
+	if (w->kind & FB_COUNTED)
+		__atomic_fetch_sub(&fb_rt.plain_waits, 1, __ATOMIC_RELAXED);
 	/* Pairs with the acquire in fb_os_sleep. */
 	FB_RELEASE(*word, 1);
 	/* *w may be gone: a wake of nobody's word does no harm. */

@@ -61,6 +61,19 @@ struct fiber_info {
  */
 int fiber_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg);
 
+/*
+ * fiber_dump - write all fibers to fd, as text: id, name, state, what each waits for
+ * and for how long, how much stack it uses, what it was started with, its callers
+ *
+ * Any thread, in a signal handler too; a caller needs some 4 KiB of stack. The
+ * callers are wrong, or few, where a fiber ran on meanwhile or was compiled without
+ * unwind tables. No object must be unloaded (dlclose) meanwhile.
+ * FIBER_DUMP_SIGNAL=QUIT in the environment makes a signal do it, to stderr.
+ * Errors: -EBUSY (a dump is being written), -EPERM (no runtime, or it starts or
+ * stops), -ENOMEM, or that of write(2).
+ */
+int fiber_dump(int fd);
+
 #ifdef __cplusplus
 }
 #endif
