@@ -11,9 +11,12 @@ SAN ?=
 BUILD := build$(if $(SAN),/san/$(SAN)-$(notdir $(CC)))
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
+BINDIR ?= $(PREFIX)/bin
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+# where gdb looks for scripts by itself, unless the library goes elsewhere too
+GDBDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/usr,$(PREFIX))/share/gdb/auto-load
 INSTALL ?= install
 OBJCOPY ?= objcopy
 READELF ?= readelf
@@ -51,6 +54,8 @@ SAMPLE_DIRS := $(patsubst %/,%,$(sort $(dir $(wildcard samples/*/*.c))))
 SAMPLES := $(patsubst samples/%,$(BUILD)/samples/%,$(SAMPLE_DIRS))
 
 BENCH := $(if $(wildcard tools/bench/*.c),$(BUILD)/tools/bench)
+# libdw-dev
+FIBERCTL := $(if $(SAN),,$(if $(wildcard /usr/include/elfutils/libdwfl.h),$(BUILD)/tools/fiberctl))
 
 RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/tracer.c \
        selftests/module/raw.S
@@ -157,7 +162,7 @@ $(LIB)/fiber.pc: FORCE
 # --- samples, tools, tests ---------------------------------------------------
 
 samples: $(SAMPLES)
-tools: $(BENCH)
+tools: $(BENCH) $(FIBERCTL)
 tests: $(TESTS)
 
 # program: all C files of one folder, linked to the library
@@ -169,6 +174,12 @@ $(1): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(2)/*.c)) $(LIB)/libfiber.so
 endef
 $(foreach d,$(SAMPLE_DIRS),$(eval $(call program,$(BUILD)/$(d),$(d))))
 $(if $(BENCH),$(eval $(call program,$(BENCH),tools/bench)))
+
+$(BUILD)/tools/fiberctl: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/fiberctl/*.c))
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldw -lelf
+
+$(BUILD)/obj/tools/fiberctl/%.o: CPPFLAGS += -DFIBER_VERSION='"$(VERSION)"'
 
 $(BUILD)/obj/samples/%.o: samples/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -261,7 +272,7 @@ rmmod:
 
 MAN := $(wildcard man/*.[1-9])
 
-install: lib
+install: lib $(FIBERCTL)
 	$(INSTALL) -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(UDEVDIR) \
 		$(DESTDIR)$(INCLUDEDIR)/linux
 	$(INSTALL) -m 644 lib/include/fiber.h $(DESTDIR)$(INCLUDEDIR)/
@@ -273,8 +284,11 @@ install: lib
 	$(INSTALL) -m 644 $(LIB)/libfiber.a $(DESTDIR)$(LIBDIR)/
 	$(INSTALL) -m 644 $(LIB)/fiber.pc $(DESTDIR)$(LIBDIR)/pkgconfig/
 	$(INSTALL) -m 644 tools/60-fiber.rules $(DESTDIR)$(UDEVDIR)/
+	$(INSTALL) -D -m 644 tools/gdb/libfiber-gdb.py \
+		$(DESTDIR)$(GDBDIR)$(LIBDIR)/$(notdir $(SO))-gdb.py
 	$(foreach m,$(MAN),$(INSTALL) -D -m 644 $(m) \
 		$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(m)))/$(notdir $(m));)
+	$(if $(FIBERCTL),$(INSTALL) -D -m 755 $(FIBERCTL) $(DESTDIR)$(BINDIR)/fiberctl)
 	@tools/man-links.sh $(DESTDIR)$(MANDIR)/man3 man/*.3
 	$(if $(DESTDIR),,-ldconfig)
 

@@ -3,7 +3,8 @@
 #
 # Library tests on this machine, with the user backend.
 #
-#   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, examples.sh
+#   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, examples.sh,
+#                             gdb.sh, fiberctl.sh
 #
 # FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
@@ -29,7 +30,8 @@ run_one() {
 
 if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
-		"$HERE/examples.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
+		"$HERE/examples.sh" "$HERE/gdb.sh" \
+		"$HERE/fiberctl.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi
 for program; do run_one "$program"; done

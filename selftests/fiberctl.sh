@@ -1,0 +1,162 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# tools/fiberctl on live processes: selftests/tools/parked.c, small and with 100,000
+# fibers; and what it says when it cannot. TAP.
+
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TOP=$HERE/..
+BUILD=$(cd "${BUILD:-$TOP/build}" && pwd)
+CTL=$BUILD/tools/fiberctl
+out=$BUILD/fiberctl
+n=0 failed=0
+
+# case_ NAME COMMAND...: it must succeed
+case_() {
+	local name=$1
+	n=$((n + 1))
+	shift
+	if "$@"; then
+		echo "ok $n - $name"
+	else
+		head -n 40 "$out/said" "$out/error" | sed 's/^/# /'
+		echo "not ok $n - $name"
+		failed=1
+	fi
+}
+
+ctl() {
+	status=0
+	timeout 60 "$CTL" "$@" >"$out/said" 2>"$out/error" </dev/null ||
+		status=$?
+}
+
+said() { grep -qE -- "$1" "$out/said"; }
+
+# refused STATUS WORDS: nothing else was said
+refused() { [ "$status" = "$1" ] && grep -qE -- "$2" "$out/error"; }
+
+# start NAME [N]: parked; its pid in $pid. It lives as long as descriptor 8 is open.
+start() {
+	rm -f "$out/$1.in" "$out/$1.out"
+	mkfifo "$out/$1.in" "$out/$1.out"
+	FIBER_BACKEND=user "$out/parked" "${2:-3}" <"$out/$1.in" \
+		>"$out/$1.out" &
+	target=$!
+	exec 8>"$out/$1.in" 7<"$out/$1.out"
+	read -r pid <&7
+}
+
+stop() {
+	exec 8>&-
+	wait "$target" || true
+}
+
+listed() {
+	[ "$status" = 0 ] && [ "$(wc -l <"$out/said")" = 7 ] &&
+		said '^[0-9]+ +worker 0 +parked \(event\) +[0-9.]+ +[0-9]+ +- +worker$' &&
+		said '^[0-9]+ +worker 2 +parked \(event\) ' &&
+		said '^[0-9]+ +first, second +parked \(mutex\) .* first_second$' &&
+		said '^[0-9]+ +reads +blocked +- +- +[0-9]+ +reads$'
+}
+
+in_order() { tr '\n' ' ' <"$out/said" | grep -qE -- "$1"; }
+
+stacks() {
+	[ "$status" = 0 ] &&
+		in_order 'worker 1 [^#]*waits_for_ever[^#]* +worker \([^)]*parked.c:[0-9]+\)' &&
+		in_order 'second, first [^#]* crosses [^#]*second_first ' &&
+		in_order 'reads +blocked.* reads \([^)]*parked.c:[0-9]+\)'
+}
+
+json_ok() { [ "$status" = 0 ] && python3 -c "$1" <"$out/said"; }
+
+cpu_seconds() { awk '{ s += $2 } END { print s }' "$out/times"; }
+
+under_a_second() {
+	echo "# ps of 100,000 fibers: $(cpu_seconds) s of CPU"
+	awk -v s="$(cpu_seconds)" 'BEGIN { exit !(s < 1) }'
+}
+
+rm -rf "$out"
+mkdir -p "$out"
+echo 'TAP version 13'
+if [ ! -x "$CTL" ]; then
+	echo '1..0 # SKIP fiberctl was not built: libdw-dev'
+	exit 0
+fi
+gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/parked" \
+	"$HERE/tools/parked.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" \
+	-lfiber -lpthread
+
+start small
+ctl ps "$pid"
+case_ 'ps lists each fiber' listed
+id=$(awk '/ worker 1 / { print $1 }' "$out/said")
+ctl ps
+case_ 'ps without a pid lists the process' said "^$pid +6 +[0-9]+ +user +parked$"
+ctl stack "$pid"
+case_ 'stack shows parked and blocked ones' stacks
+ctl stack "$pid" "$id"
+case_ 'stack of one' in_order "^$id +worker 1 .* waits_for_ever "
+case_ 'and of no other' [ "$(grep -c '^[0-9]' "$out/said")" = 1 ]
+ctl stack "$pid" 987654321
+case_ 'an id that is none' refused 1 'has no fiber 987654321$'
+ctl stats "$pid"
+case_ 'stats count' said '^fibers +6$'
+case_ 'and spawned ones' said '^spawned +6$'
+if command -v python3 >/dev/null; then
+	ctl ps --json "$pid"
+	case_ 'ps --json' json_ok 'import json, sys
+v = json.load(sys.stdin)
+assert sorted(f["name"] for f in v) == ["first, second", "reads",
+    "second, first", "worker 0", "worker 1", "worker 2"], v
+assert {f["state"] for f in v} == {"parked", "blocked"}, v'
+	ctl stack --json "$pid" "$id"
+	case_ 'stack --json' json_ok 'import json, sys
+(f,) = json.load(sys.stdin)
+assert [g["function"] for g in f["stack_frames"]].count("waits_for_ever") == 1'
+	ctl stats --json "$pid"
+	case_ 'stats --json' json_ok 'import json, sys
+assert json.load(sys.stdin)["fibers"] == 6'
+	ctl check --json
+	[ "$status" = 0 ] || status=$((status - 1))	# 1: no module here
+	case_ 'check --json' json_ok 'import json, sys
+v = json.load(sys.stdin)
+assert {"kernel", "module", "device"} <= {f["what"] for f in v}, v'
+fi
+stop
+ctl ps "$pid"
+case_ 'a process that has ended' refused 1 "^fiberctl: there is no process $pid$"
+ctl ps $$
+case_ 'a process without fibers' refused 1 ' has no fibers: it does not use libfiber$'
+ctl ps 0
+case_ 'no pid' refused 2 "'0' is no process id$"
+ctl ps --often
+case_ 'no option' refused 2 "no option '--often'"
+ctl fly
+case_ 'no command' refused 2 "no command 'fly'"
+ctl
+case_ 'nothing' refused 2 '^usage: fiberctl '
+ctl --help
+case_ 'help' said '^ +stats '
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+	start other
+	install -m 755 "$CTL" /tmp/fiberctl.$$
+	status=0
+	setpriv --reuid 65534 --regid 65534 --clear-groups /tmp/fiberctl.$$ \
+		ps "$pid" >"$out/said" 2>"$out/error" || status=$?
+	rm -f /tmp/fiberctl.$$
+	case_ "another user's process" refused 1 '^fiberctl: no permission to read process'
+	stop
+fi
+
+start many 100000
+{ TIMEFORMAT='cpu %U
+cpu %S'; time ctl ps "$pid"; } 2>"$out/times"
+case_ '100,000 fibers are all listed' [ "$(grep -c ' worker ' "$out/said")" = 100000 ]
+case_ 'in less than a second' under_a_second
+stop
+echo "1..$n"
+exit $failed

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * fibers.c - every fiber of another process, from its memory
+ *
+ * The process runs on meanwhile: lib/debug.c says what may be stale. Descriptors are
+ * read many at a time.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "fiberctl.h"
+
+#define BATCH	512
+#define SLABS	1000000			/* more is a loop of stale pointers */
+
+struct carrier {
+	uint64_t cur;
+	int tid;
+	uint64_t page;
+};
+
+struct walk {
+	struct target *t;
+	struct carrier *c;
+	size_t nc;
+	int (*fn)(const struct seen *s, void *arg);
+	void *arg;
+	/* of this slab */
+	bool own;
+	uint64_t base[BATCH], f[BATCH];
+	unsigned char *raw;
+	size_t n;
+};
+
+const char *state_name(enum state s)
+{
+	static const char *const name[] = {
+		"new", "ready", "running", "parked", "blocked",
+	};
+
+	return name[s];
+}
+
+/* ---- carriers ---- */
+
+static int by_cur(const void *a, const void *b)
+{
+	const struct carrier *x = a, *y = b;
+
+	return (x->cur > y->cur) - (x->cur < y->cur);
+}
+
+static int read_carriers(struct walk *w)
+{
+	const struct target *t = w->t;
+	uint64_t at = target_word(t, t->d.runtime + t->d.runtime_at.carriers);
+	size_t room = 0;
+
+	for (; at && w->nc < 100000; at = target_word(t, at + t->d.carrier.next)) {
+		if (w->nc == room) {
+			room = room ? 2 * room : 64;
+			w->c = realloc(w->c, room * sizeof(*w->c));
+			if (!w->c)
+				return target_fail(-ENOMEM, "no memory");
+		}
+		w->c[w->nc++] = (struct carrier){
+			.cur = target_word(t, at + t->d.carrier.cur),
+			.tid = (int)target_half(t, at + t->d.carrier.tid),
+			.page = target_word(t, at + t->d.carrier.page),
+		};
+	}
+	if (w->nc)
+		qsort(w->c, w->nc, sizeof(*w->c), by_cur);
+	return 0;
+}
+
+/* The letter of /proc: does the thread sleep? */
+static bool sleeps(pid_t pid, int tid)
+{
+	char path[64], text[512], *p;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = 0;
+	p = strrchr(text, ')');
+	return p && p[1] && (p[2] == 'S' || p[2] == 'D');
+}
+
+static enum state state_on(const struct walk *w, const struct carrier *c)
+{
+	const struct target *t = w->t;
+	uint32_t in_fiber = target_half(t, c->page + t->d.carrier_page.in_fiber);
+	uint32_t proc = target_half(t, c->page + t->d.carrier_page.processor);
+
+	if (!in_fiber)
+		return proc == UINT32_MAX ? S_READY : S_RUNNING;
+	return sleeps(t->pid, c->tid) ? S_BLOCKED : S_RUNNING;
+}
+
+/* ---- one fiber ---- */
+
+static uint64_t get(const unsigned char *raw, uint32_t at)
+{
+	uint64_t v;
+
+	memcpy(&v, raw + at, sizeof(v));
+	return v;
+}
+
+static uint64_t parked_for(const struct target *t, uint32_t since)
+{
+	uint64_t ticks = (t->now - t->started) >> t->d.clock_shift;
+
+	return ((ticks - (since >> 2)) & (UINT32_MAX >> 2)) << t->d.clock_shift;
+}
+
+static void read_name(struct seen *s, const struct target *t,
+		      const unsigned char *raw)
+{
+	uint32_t n = t->d.fiber.name_size;
+
+	if (n > sizeof(s->name) - 1)
+		n = sizeof(s->name) - 1;
+	memcpy(s->name, raw + t->d.fiber.name, n);
+	s->name[n] = 0;
+	for (char *p = s->name; *p; p++)	/* it goes to a terminal */
+		if ((unsigned char)*p < ' ' || *p == 127)
+			*p = '?';
+}
+
+static void read_context(struct seen *s, const struct target *t,
+			 const unsigned char *raw, uint64_t f, bool own)
+{
+	s->sp = get(raw, t->d.fiber.sp);
+	s->bp = get(raw, t->d.fiber.bp);
+	s->ip = get(raw, t->d.fiber.ip);
+	s->high = own ? target_word(t, f + t->d.fiber.size) : f;
+	if (s->sp <= s->high && s->sp >= get(raw, t->d.fiber.base))
+		s->stack = s->high - s->sp;
+	if (s->ip == t->d.start_ip && s->state == S_READY)
+		s->state = S_NEW;
+}
+
+static int one(struct walk *w, const unsigned char *raw, uint64_t f)
+{
+	const struct target *t = w->t;
+	struct carrier key = { .cur = f }, *c;
+	struct seen s = { .id = get(raw, t->d.fiber.id), .why = "" };
+	unsigned int why = raw[t->d.fiber.why];
+	uint32_t since;
+
+	if (!s.id || get(raw, t->d.fiber.join) == t->d.join_done)
+		return 0;
+	c = bsearch(&key, w->c, w->nc, sizeof(key), by_cur);
+	s.library = s.id >> 63;
+	s.id &= INT64_MAX;
+	s.entry = get(raw, t->d.fiber.fn);
+	read_name(&s, t, raw);
+	s.state = why ? S_PARKED : c ? state_on(w, c) : S_READY;
+	if (why) {
+		s.why = why < 64 && t->why[why] ? t->why[why] : "?";
+		memcpy(&since, raw + t->d.fiber.since, sizeof(since));
+		s.for_ns = parked_for(t, since);
+	} else if (c) {
+		s.tid = c->tid;
+	}
+	if (!s.tid)
+		read_context(&s, t, raw, f, w->own);
+	return w->fn(&s, w->arg);
+}
+
+/* ---- slabs ---- */
+
+/* Those collected; a page that is not there holds no fiber. */
+static int flush(struct walk *w)
+{
+	size_t size = w->t->d.fiber.size, done = 0;
+	struct iovec local[BATCH], remote[BATCH];
+	int r = 0;
+
+	for (size_t i = 0; i < w->n; i++) {
+		local[i] = (struct iovec){ w->raw + i * size, size };
+		remote[i] = (struct iovec){ (void *)w->f[i], size };
+	}
+	memset(w->raw, 0, w->n * size);
+	while (done < w->n) {
+		ssize_t got = process_vm_readv(w->t->pid, local + done,
+					       w->n - done, remote + done,
+					       w->n - done, 0);
+
+		if (got < 0 && errno != EFAULT) {
+			r = target_read(w->t, w->f[done], w->raw, size);
+			return r ? r : -EFAULT;
+		}
+		/* The one that it stopped at cannot be read. */
+		done += got > 0 ? (size_t)got / size : 0;
+		done += done < w->n;
+	}
+	for (size_t i = 0; i < w->n && !r; i++)
+		r = one(w, w->raw + i * size, w->f[i]);
+	w->n = 0;
+	return r;
+}
+
+static int walk_slab(struct walk *w, uint64_t slab)
+{
+	const struct target *t = w->t;
+	uint64_t bytes = target_word(t, slab + t->d.slab.bytes);
+	uint64_t used = target_word(t, slab + t->d.slab.used);
+	uint64_t stride = target_word(t, slab + t->d.slab.stride);
+	uint64_t at = target_word(t, slab + t->d.slab.at);
+	uint64_t base = slab + t->d.slab.size - bytes, end = base + used;
+	uint32_t colours = target_half(t, slab + t->d.slab.colours);
+	int r = 0;
+
+	if (!stride || !colours || used > bytes)
+		return 0;
+	w->own = !at;
+	for (; base < end && !r; base += stride) {
+		w->f[w->n++] = base + at - base / stride % colours *
+			       t->d.colour_size;
+		if (w->n == BATCH)
+			r = flush(w);
+	}
+	return r ? r : flush(w);
+}
+
+int fibers_walk(struct target *t, int (*fn)(const struct seen *s, void *arg),
+		void *arg)
+{
+	struct walk w = { .t = t, .fn = fn, .arg = arg };
+	uint64_t slab;
+	int r = read_carriers(&w), n = 0;
+
+	w.raw = malloc(BATCH * t->d.fiber.size);
+	if (!r && !w.raw)
+		r = target_fail(-ENOMEM, "no memory");
+	if (!r)
+		r = target_read(t, t->d.slabs, &slab, sizeof(slab));
+	while (!r && slab && n++ < SLABS) {
+		r = walk_slab(&w, slab);
+		if (!r)
+			r = target_read(t, slab + t->d.slab.next, &slab,
+					sizeof(slab));
+	}
+	free(w.raw);
+	free(w.c);
+	return r;
+}

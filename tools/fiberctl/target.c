@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* target.c - find libfiber in another process, and read its memory */
+#include <errno.h>
+#include <fcntl.h>
+#include <gelf.h>
+#include <libelf.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fiberctl.h"
+
+#define SYMBOL	"fiber_debug_v1"
+
+static char said[512];
+
+const char *target_error(void)
+{
+	return said;
+}
+
+int target_fail(int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(said, sizeof(said), fmt, ap);
+	va_end(ap);
+	return r;
+}
+
+/* ---- memory ---- */
+
+static int gone_or_not(const struct target *t, int err)
+{
+	if (err == ESRCH)
+		return target_fail(-ESRCH, "process %d is gone", (int)t->pid);
+	if (err == EPERM)
+		return target_fail(-EPERM, "no permission to read process %d: it is another user's, or ptrace is restricted (kernel.yama.ptrace_scope); try as root",
+				   (int)t->pid);
+	return target_fail(-EFAULT, "process %d: its memory cannot be read where fibers should be: %s",
+			   (int)t->pid, strerror(err));
+}
+
+int target_read(const struct target *t, uint64_t addr, void *to, size_t n)
+{
+	struct iovec local = { to, n }, remote = { (void *)addr, n };
+	ssize_t got = process_vm_readv(t->pid, &local, 1, &remote, 1, 0);
+
+	if (got == (ssize_t)n)
+		return 0;
+	return gone_or_not(t, got < 0 ? errno : EFAULT);
+}
+
+uint64_t target_word(const struct target *t, uint64_t addr)
+{
+	uint64_t v;
+
+	return target_read(t, addr, &v, sizeof(v)) ? 0 : v;
+}
+
+uint32_t target_half(const struct target *t, uint64_t addr)
+{
+	uint32_t v;
+
+	return target_read(t, addr, &v, sizeof(v)) ? 0 : v;
+}
+
+/* ---- the symbol ---- */
+
+static uint64_t in_table(Elf *elf, Elf_Scn *scn, const GElf_Shdr *sh)
+{
+	Elf_Data *data = elf_getdata(scn, NULL);
+	GElf_Sym sym;
+
+	if (!data || !sh->sh_entsize)
+		return 0;
+	for (size_t i = 0; i < sh->sh_size / sh->sh_entsize; i++) {
+		const char *name;
+
+		if (!gelf_getsym(data, (int)i, &sym) || !sym.st_value ||
+		    GELF_ST_TYPE(sym.st_info) != STT_OBJECT)
+			continue;
+		name = elf_strptr(elf, sh->sh_link, sym.st_name);
+		if (name && !strcmp(name, SYMBOL))
+			return sym.st_value;
+	}
+	return 0;
+}
+
+/* Where the file would have it; *first: where its first page would be. */
+static uint64_t in_elf(Elf *elf, uint64_t *first)
+{
+	Elf_Scn *scn = NULL;
+	GElf_Shdr sh;
+	GElf_Phdr ph;
+	uint64_t at = 0;
+	size_t n = 0;
+
+	while (!at && (scn = elf_nextscn(elf, scn)))
+		if (gelf_getshdr(scn, &sh) && (sh.sh_type == SHT_DYNSYM ||
+					       sh.sh_type == SHT_SYMTAB))
+			at = in_table(elf, scn, &sh);
+	elf_getphdrnum(elf, &n);
+	for (size_t i = 0; i < n; i++)
+		if (gelf_getphdr(elf, (int)i, &ph) && ph.p_type == PT_LOAD) {
+			*first = ph.p_vaddr - ph.p_offset;
+			return at;
+		}
+	return 0;
+}
+
+static uint64_t in_file(pid_t pid, const char *path, uint64_t *first)
+{
+	char name[4200];
+	uint64_t at = 0;
+	Elf *elf;
+	int fd;
+
+	snprintf(name, sizeof(name), "/proc/%d/root%s", (int)pid, path);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	elf = elf_begin(fd, ELF_C_READ_MMAP, NULL);
+	if (elf) {
+		at = in_elf(elf, first);
+		elf_end(elf);
+	}
+	close(fd);
+	return at;
+}
+
+/* Is it worth a look? Files whose first page is mapped, ours first. */
+static uint64_t look(FILE *maps, pid_t pid, bool ours)
+{
+	char line[4400], path[4097], last[4097] = "";
+	unsigned long long start, off, at, first = 0;
+
+	rewind(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%llx-%*x %*s %llx %*s %*s %4096[^\n]",
+			   &start, &off, path) != 3 || off || *path != '/' ||
+		    !strcmp(path, last) ||
+		    !strstr(path, "libfiber.so") == ours)
+			continue;
+		strcpy(last, path);
+		at = in_file(pid, path, (uint64_t *)&first);
+		if (at)
+			return start + at - first;
+	}
+	return 0;
+}
+
+static int find_symbol(struct target *t, uint64_t *addr)
+{
+	char path[64];
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)t->pid);
+	maps = fopen(path, "re");
+	if (!maps && errno == ENOENT)
+		return target_fail(-ESRCH, "there is no process %d", (int)t->pid);
+	if (!maps)
+		return gone_or_not(t, EPERM);
+	errno = 0;
+	*addr = look(maps, t->pid, true);
+	if (!*addr)
+		*addr = look(maps, t->pid, false);
+	if (ferror(maps)) {		/* EACCES comes with the first read */
+		fclose(maps);
+		return gone_or_not(t, EPERM);
+	}
+	fclose(maps);
+	return *addr ? 0 :
+	       target_fail(-ENOENT, "process %d has no fibers: it does not use libfiber",
+			   (int)t->pid);
+}
+
+/* ---- open ---- */
+
+static void read_whys(struct target *t)
+{
+	char word[32];
+
+	for (uint32_t i = 0; i < t->d.why_count && i < 64; i++) {
+		memset(word, 0, sizeof(word));
+		target_read(t, target_word(t, t->d.whys + 8 * i), word,
+			    sizeof(word) - 1);
+		t->why[i] = strdup(word);
+	}
+}
+
+static uint64_t now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+int target_open(struct target *t, pid_t pid)
+{
+	uint64_t addr = 0;
+	int r;
+
+	memset(t, 0, sizeof(*t));
+	t->pid = pid;
+	t->page = (size_t)sysconf(_SC_PAGESIZE);
+	elf_version(EV_CURRENT);
+	r = find_symbol(t, &addr);
+	if (!r)
+		r = target_read(t, addr, &t->d, sizeof(t->d));
+	if (r)
+		return r;
+	if (memcmp(t->d.magic, FIBER_DEBUG_MAGIC, sizeof(t->d.magic)) ||
+	    t->d.version != 1 || t->d.size < sizeof(t->d))
+		return target_fail(-EPROTO, "process %d uses a libfiber that this fiberctl does not know",
+				   (int)pid);
+	if (target_half(t, t->d.runtime + t->d.runtime_at.state) <
+	    t->d.runtime_at.on)
+		return target_fail(-ENOENT, "process %d has no fibers: its runtime has not been started, or has ended",
+				   (int)pid);
+	t->now = now();
+	t->started = target_word(t, t->d.runtime + t->d.runtime_at.started);
+	read_whys(t);
+	return 0;
+}
+
+void target_close(struct target *t)
+{
+	for (int i = 0; i < 64; i++)
+		free((void *)t->why[i]);
+}
