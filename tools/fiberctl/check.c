@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* check.c - fiberctl check: may the kernel backend be used here; if not, why not */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -116,12 +117,33 @@ static void check_module(struct findings *k)
 	char text[64], line[200];
 	bool there = !access("/sys/module/fiber", F_OK);
 
-	if (!line_of("/sys/module/fiber/version", text, sizeof(text)))
-		strcpy(text, "without a version");
-	snprintf(line, sizeof(line), there ? "fiber.ko %s is loaded" :
-		 "fiber.ko is not loaded%.0s", text);
+	line_of("/sys/module/fiber/version", text, sizeof(text));
+	snprintf(line, sizeof(line), "fiber.ko %s%sis %sloaded", text,
+		 *text ? " " : "", there ? "" : "not ");
 	tell(k, "module", there, line,
 	     "modprobe fiber; if there is none: make modules && make insmod, or DKMS (README)");
+}
+
+/* What it was loaded with, if it has parameters. */
+static void check_parameters(struct findings *k)
+{
+	char path[600], value[64], text[400] = "";
+	DIR *dir = opendir("/sys/module/fiber/parameters");
+	struct dirent *e;
+	size_t n = 0;
+
+	while (dir && (e = readdir(dir)) && n < sizeof(text) - 100) {
+		snprintf(path, sizeof(path), "/sys/module/fiber/parameters/%s",
+			 e->d_name);
+		if (e->d_name[0] != '.' && line_of(path, value, sizeof(value)))
+			n += (size_t)snprintf(text + n, sizeof(text) - n,
+					      "%s%.30s=%.30s", n ? " " : "",
+					      e->d_name, value);
+	}
+	if (dir)
+		closedir(dir);
+	if (n)
+		tell(k, "parameters", true, text, NULL);
 }
 
 static void check_device(struct findings *k)
@@ -166,6 +188,7 @@ int cmd_check(int argc, char **argv, bool json)
 	check_config(&k);
 	check_lockdown(&k);
 	check_module(&k);
+	check_parameters(&k);
 	check_device(&k);
 	if (json)
 		puts("]");
