@@ -123,15 +123,6 @@ struct result {
 	uint64_t entered, quanta, burst_p50, burst_p99, p50, p99;
 };
 
-static struct result *threads_needed;	/* shared: each test is a process */
-
-static __attribute__((constructor)) void share_result(void)
-{
-	threads_needed = mmap(NULL, sizeof(*threads_needed),
-			      PROT_READ | PROT_WRITE,
-			      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-}
-
 static uint64_t larger(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -178,6 +169,7 @@ static struct result measure(const struct kind *k)
 	else
 		check_eq(0, fiber_spawn(&first, begin_all, (void *)k));
 	check(wait_for(&entered_count, READERS));
+	check(until(atomic_load(&last_entered)));	/* counted, then noted */
 	r.entered = atomic_load(&last_entered) - t;
 	r.quanta = k->threads ? 0 : stats().preemptions;
 	block_ns(100 * MS);
@@ -194,41 +186,74 @@ static struct result measure(const struct kind *k)
 	return r;
 }
 
-static void open_pipes(void)
+/* As if nothing had been before. */
+static void begin_anew(void)
 {
+	atomic_store(&stop, 0);
+	atomic_store(&entered_count, 0);
+	atomic_store(&last_entered, 0);
+	atomic_store(&woken_count, 0);
 	for (int i = 0; i < READERS; i++)
 		check_eq(0, pipe2(reader[i].fd, O_CLOEXEC));
 }
 
-static void run_fibers(struct __test_metadata *_metadata, const struct kind *k)
+static void close_all(void)
 {
-	struct result r;
-	bool kernel;
-
-	open_pipes();
-	ASSERT_EQ(0, start(2, 0));
-	kernel = on_kernel();
-	r = measure(k);
-	ASSERT_EQ(0, fiber_fini());
-	EXPECT_EQ(0, failures);
-	if (!kernel)
-		return;
-	/* Where the host has other work, the hogs' quanta are the clock. */
-	if (r.quanta > READERS / 2)
-		EXPECT_GE(larger(50 * MS * allowance(),
-				 3 * threads_needed->entered), r.entered);
-	EXPECT_GE(larger(20 * MS * (in_vm() ? 2 : 1), 3 * threads_needed->p99),
-		  r.p50);
+	for (int i = 0; i < READERS; i++)
+		close(reader[i].fd[0]);
 }
 
 /* The machine itself: what threads do when the CPUs are shared out fairly. */
-TEST(plain_threads)
+static struct result measure_threads(void)
 {
 	struct kind k = { "threads", true, true };
+	struct result r;
 
-	open_pipes();
-	*threads_needed = measure(&k);
+	begin_anew();
+	r = measure(&k);
+	close_all();
+	return r;
+}
+
+static struct result measure_fibers(const struct kind *k, bool *kernel)
+{
+	struct result r;
+
+	begin_anew();
+	check_eq(0, start(2, 0));
+	*kernel = on_kernel();
+	r = measure(k);
+	check_eq(0, fiber_fini());
+	close_all();
+	return r;
+}
+
+/*
+ * Beside threads at about the same time, and the best of some tries, since what
+ * the host does may change in between. Where it has other work, the hogs' quanta
+ * are the clock.
+ */
+static void run_fibers(struct __test_metadata *_metadata, const struct kind *k)
+{
+	struct result threads, r = { 0 };
+	uint64_t entered = 0, p50 = 0;
+	bool kernel = true;
+
+	for (int try = 0; try < 4 && !failures; try++) {
+		threads = measure_threads();
+		r = measure_fibers(k, &kernel);
+		entered = larger(50 * MS * allowance(), 3 * threads.entered);
+		p50 = larger(20 * MS * (in_vm() ? 2 : 1), 3 * threads.p99);
+		if (!kernel || ((r.quanta <= READERS / 2 ||
+				 r.entered <= entered) && r.p50 <= p50))
+			break;
+	}
 	EXPECT_EQ(0, failures);
+	if (!kernel)
+		return;
+	if (r.quanta > READERS / 2)
+		EXPECT_GE(entered, r.entered);
+	EXPECT_GE(p50, r.p50);
 }
 
 TEST(fibers_readers_first)
