@@ -65,12 +65,12 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
- * are to be put back (thread.c); it is of the latency class (latency.c)
+ * are to be put back (thread.c); it is of the latency class (latency.c); times.c
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
-	FB_F_EH = 256, FB_F_LATENCY = 512,
+	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -400,6 +400,7 @@ FB_INLINE bool fb_thread_changed(const struct fb_carrier *c)
 }
 
 void fb_guard_check(const struct fiber *f);
+void fb_sched_stopping(struct fiber *self);
 
 /* ---- thread.c ---- */
 /* c is the calling thread's, new. */
@@ -417,8 +418,8 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 {
 	if (fb_unlikely(fb_thread_changed(c)))
 		fb_thread_out(c, self);
-	if (self && fb_unlikely(self->flags & FB_F_CANARY))
-		fb_guard_check(self);
+	if (self && fb_unlikely(self->flags & (FB_F_CANARY | FB_F_TIMES)))
+		fb_sched_stopping(self);
 	if (self)
 		self->err = *c->errno_loc;
 }
@@ -427,7 +428,7 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 static inline __attribute__((always_inline)) void
 fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 {
-	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH)))
+	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH | FB_F_TIMES)))
 		fb_thread_in(c, self);
 	*c->errno_loc = self->err;
 	fb_leave(c);
@@ -440,6 +441,18 @@ fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 bool fb_latency_push(struct fb_processor *p, struct fiber *f);
 /* Owner of p, with p->hurry: one of them, or NULL: it is the turn of q. */
 struct fiber *fb_latency_pick(struct fb_processor *p);
+
+/* ---- times.c: with FB_F_TIMES ---- */
+#define FB_TIMES_SIZE	96		/* of the stack */
+/* f is new: begin to count; sets the flag. */
+void fb_times_init(struct fiber *f);
+/* The calling fiber goes on, stops, ends; f is made ready. */
+void fb_times_run(struct fiber *f);
+void fb_times_stop(struct fiber *f);
+void fb_times_end(struct fiber *f);
+void fb_times_ready(struct fiber *f);
+/* The calling fiber has waited for a processor as one that is ready. */
+void fb_times_waited(struct fiber *f, uint64_t ns);
 
 /* ---- timer.c ---- */
 void fb_timer_init(struct fb_processor *p);

@@ -92,6 +92,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;
+	if (f->flags & FB_F_TIMES)
+		fb_times_end(f);
 	if (f->canary)
 		fb_guard_check(f);
 	fb_sched_suspend(c, NULL);
@@ -183,6 +185,14 @@ static void set_attr(struct fiber *f, const struct fiber_attr *attr)
 		set_name(f, attr->name);
 	if (attr->sched_class == FIBER_LATENCY)
 		f->flags |= FB_F_LATENCY;
+	if (attr->flags & FIBER_ATTR_TIMES)
+		fb_times_init(f);
+}
+
+/* Where the stack of a new fiber begins. */
+static void *stack_top(const struct fiber *f)
+{
+	return fb_stack_high(f) - (f->flags & FB_F_TIMES ? FB_TIMES_SIZE : 0);
 }
 
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
@@ -226,7 +236,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	f->err = 0;
-	fb_ctx_init(&f->ctx, fb_stack_high(f));
+	fb_ctx_init(&f->ctx, stack_top(f));
 	if (out)
 		*out = f;
 	fb_sched_ready_global(f);
@@ -270,14 +280,14 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_resume(c, self);
 }
 
-/* f's stack is not below its descriptor: it begins as any ready fiber. */
+/* Its stack does not begin at its descriptor: it begins as any ready fiber. */
 static void ready_child(struct fb_carrier *c, struct fb_processor *p,
 			struct fiber *f)
 {
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	f->err = 0;
-	fb_ctx_init(&f->ctx, fb_stack_high(f));
+	fb_ctx_init(&f->ctx, stack_top(f));
 	fb_sched_ready(p, f);
 	fb_leave(c);
 }
@@ -310,8 +320,9 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	f->scoped = scoped;
 	if (attr)
 		set_attr(f, attr);
-	if (out && attr && attr->stack) {
-		*out = f;
+	if (attr && (attr->flags & FIBER_ATTR_TIMES || (out && attr->stack))) {
+		if (out)
+			*out = f;
 		ready_child(c, p, f);
 		return 0;
 	}
@@ -357,7 +368,8 @@ static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 	if (a->stack && (a->stack_size < OWN_MIN ||
 			 (uintptr_t)a->stack + a->stack_size < a->stack_size))
 		return -EINVAL;
-	return a->sched_class > FIBER_LATENCY || a->reserved ? -EINVAL : 0;
+	return a->sched_class > FIBER_LATENCY || a->flags & ~FIBER_ATTR_TIMES ?
+	       -EINVAL : 0;
 }
 
 FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,

@@ -125,10 +125,19 @@ static void push_last(struct fb_processor *p, struct fiber *f)
 	fb_runq_push(&p->q, f);
 }
 
+static __attribute__((noinline)) bool special(struct fb_processor *p,
+					      struct fiber *f)
+{
+	if (f->flags & FB_F_TIMES)
+		fb_times_ready(f);
+	return f->flags & FB_F_LATENCY && fb_latency_push(p, f);
+}
+
 /* It is of the latency class, and has its place. */
 static inline bool pushed_soon(struct fb_processor *p, struct fiber *f)
 {
-	return fb_unlikely(f->flags & FB_F_LATENCY) && fb_latency_push(p, f);
+	return fb_unlikely(f->flags & (FB_F_LATENCY | FB_F_TIMES)) &&
+	       special(p, f);
 }
 
 void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
@@ -155,6 +164,8 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 void fb_sched_ready_global(struct fiber *f)
 {
 	FB_WRITE(f->why, 0);
+	if (f->flags & FB_F_TIMES)
+		fb_times_ready(f);
 	f->link = NULL;
 	global_put(&fb_rt.global[f->flags & FB_F_LATENCY ? 1 : 0], f, f, 1);
 	fb_sched_wake();

@@ -166,6 +166,8 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 
 void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 {
+	struct fiber *f = c->cur && c->cur->flags & FB_F_TIMES ? c->cur : NULL;
+	uint64_t from = f ? fiber_now() : 0;
 	int err = *c->errno_loc;
 
 	fb_sched_publish(p);
@@ -173,6 +175,8 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 			    (to_spare ? FB_WAIT_TO_SPARE : 0), 0))
 		stop_here(c);
 	*c->errno_loc = err;
+	if (f)
+		fb_times_waited(f, fiber_now() - from);
 	arrive(c);
 }
 
@@ -239,6 +243,14 @@ fb_sched_pick_slow(struct fb_processor *p)
 }
 
 /* ---- what fibers do ---- */
+
+void fb_sched_stopping(struct fiber *self)
+{
+	if (self->flags & FB_F_CANARY)
+		fb_guard_check(self);
+	if (self->flags & FB_F_TIMES)
+		fb_times_stop(self);
+}
 
 void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 		   fb_switch_fn fn, void *arg)

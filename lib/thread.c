@@ -75,4 +75,6 @@ void fb_thread_in(struct fb_carrier *c, struct fiber *self)
 		c->eh->uncaught = self->uncaught;
 	}
 	self->flags &= (uint16_t)~(FB_F_FPU | FB_F_EH);
+	if (self->flags & FB_F_TIMES)
+		fb_times_run(self);
 }

@@ -117,7 +117,8 @@ const char *fiber_backend(void);
  *              be detached from the start (-EINVAL). Started from a fiber it
  *              becomes ready and does not run at once
  * @sched_class: FIBER_NORMAL, FIBER_LATENCY: see fiber_set_class
- * @reserved:   zero
+ * @flags:      FIBER_ATTR_TIMES: see fiber_times; such a fiber becomes ready and
+ *              does not run at once
  */
 struct fiber_attr {
 	size_t size;
@@ -125,8 +126,9 @@ struct fiber_attr {
 	size_t stack_size;
 	void *stack;
 	unsigned int sched_class;
-	unsigned int reserved;
+	unsigned int flags;
 };
+#define FIBER_ATTR_TIMES	1
 
 /* Classes of fibers. */
 #define FIBER_NORMAL	0
@@ -196,6 +198,31 @@ uint64_t fiber_id(const fiber_t *f);	/* unique in a run, no order */
 /* Names: at most 15 bytes are kept. The pointer lives as long as f. */
 const char *fiber_name(const fiber_t *f);
 int fiber_set_name(fiber_t *f, const char *name);
+
+/* ---- how a fiber spent its time ---- */
+
+/*
+ * struct fiber_times - of one fiber, since it was started, in nanoseconds
+ * @size:       in: sizeof(struct fiber_times)
+ * @run_ns:     it ran: CPU time of its threads
+ * @ready_ns:   it waited for a processor
+ * @parked_ns:  it waited for something, in a call of this library
+ * @blocked_ns: it had its turn, but no CPU: it was in a system call or page fault
+ *              that waits, waited for a processor after that, or the kernel ran
+ *              something else there
+ */
+struct fiber_times {
+	size_t size;
+	uint64_t run_ns, ready_ns, parked_ns, blocked_ns;
+};
+/*
+ * fiber_times - how f, started with FIBER_ATTR_TIMES, spent its time so far
+ * f must not be joined or detached yet, or be the caller; it may have ended. Of one
+ * that runs elsewhere, the turn it has is not in it yet. Counting costs such a
+ * fiber four looks at clocks for each time it stops and goes on. Any thread.
+ * Errors: -EINVAL, -EOPNOTSUPP (it was started without).
+ */
+int fiber_times(const fiber_t *f, struct fiber_times *t);
 
 /* ---- how much stack fibers use ---- */
 

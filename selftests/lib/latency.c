@@ -415,7 +415,7 @@ TEST(classes_are_told)
 	EXPECT_EQ(-EPERM, fiber_set_class(FIBER_LATENCY));
 	EXPECT_EQ(-EINVAL, fiber_spawn_attr(&f, &attr, classes, NULL));
 	attr.sched_class = FIBER_NORMAL;
-	attr.reserved = 1;
+	attr.flags = 2;
 	EXPECT_EQ(-EINVAL, fiber_spawn_attr(&f, &attr, classes, NULL));
 	join(spawn(classes, NULL));
 	join(spawn_class(FIBER_LATENCY, is_latency, NULL));

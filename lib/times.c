@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * times.c - how long a fiber ran, was ready, parked, blocked
+ *
+ * Only of those that were started with FIBER_ATTR_TIMES: a switch looks at their
+ * flag together with others, so that nobody else pays. The block lies at the top
+ * of the stack, where such a fiber does not begin at once, but by times_main().
+ *
+ *	state		left by			adds to
+ *	READY		who runs it: itself	ready
+ *	RUN		itself			the thread's CPU time to run, the
+ *						rest to blocked
+ *	PARKED		who makes it ready	parked
+ *
+ *	ENDED
+ *
+ * Whoever leaves a state has the fiber, so one writes at a time, and what the one
+ * before wrote is seen by the way the fiber came. Readers look at any time:
+ *
+ *	writer				reader
+ *	seq = odd			s = load_acquire(seq), even
+ *	fence				all the rest
+ *	all the rest			fence
+ *	store_release(seq, even)	seq is s still: they belong together
+ *
+ * A fiber that gives its processor away, being preempted, is ready meanwhile: that
+ * time is taken out of the turn by moving its start.
+ */
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "fb.h"
+
+enum { READY, RUN, PARKED, BLOCKED, STATES, ENDED = STATES };
+
+struct times {
+	uint64_t ns[STATES];
+	uint64_t since;			/* when the state began */
+	uint64_t cpu;			/* RUN: of the thread, then */
+	uint32_t state;
+	uint32_t seq;			/* odd: it is being written */
+	void *(*fn)(void *);
+	void *arg;
+} __attribute__((aligned(16)));
+
+_Static_assert(sizeof(struct times) <= FB_TIMES_SIZE, "FB_TIMES_SIZE");
+
+static struct times *of(const struct fiber *f)
+{
+	return (struct times *)(fb_stack_high(f) - FB_TIMES_SIZE);
+}
+
+/* Of the calling thread: the time it had a CPU. */
+static uint64_t cpu_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void add(struct times *t, unsigned int state, uint64_t ns)
+{
+	FB_WRITE(t->ns[state], t->ns[state] + ns);
+}
+
+static void enter(struct times *t, unsigned int state, uint64_t now)
+{
+	FB_WRITE(t->state, state);
+	FB_WRITE(t->since, now);
+}
+
+static struct times *begin(struct fiber *f)
+{
+	struct times *t = of(f);
+
+	FB_WRITE(t->seq, t->seq + 1);
+	/* Pairs with the acquire of seq in look(). */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	return t;
+}
+
+static void end(struct times *t)
+{
+	FB_RELEASE(t->seq, t->seq + 1);	/* Pairs with the acquire in look(). */
+}
+
+/* The part of a turn in which its thread had a CPU; clocks differ a little. */
+static uint64_t ran(const struct times *t, uint64_t turn)
+{
+	uint64_t cpu = cpu_now() - t->cpu;
+
+	return cpu < turn ? cpu : turn;
+}
+
+/* ---- the edges ---- */
+
+void fb_times_run(struct fiber *f)
+{
+	struct times *t = begin(f);
+	uint64_t now = fiber_now();
+
+	add(t, t->state, now - t->since);
+	t->cpu = cpu_now();
+	enter(t, RUN, now);
+	end(t);
+}
+
+static void leave(struct fiber *f, unsigned int state)
+{
+	struct times *t = begin(f);
+	uint64_t now = fiber_now(), turn = now - t->since, cpu = ran(t, turn);
+
+	add(t, RUN, cpu);
+	add(t, BLOCKED, turn - cpu);
+	enter(t, state, now);
+	end(t);
+}
+
+void fb_times_stop(struct fiber *f)
+{
+	leave(f, f->why ? PARKED : READY);
+}
+
+void fb_times_end(struct fiber *f)
+{
+	leave(f, ENDED);
+}
+
+void fb_times_ready(struct fiber *f)
+{
+	struct times *t = of(f);
+	uint64_t now;
+
+	if (t->state != PARKED)		/* it is new */
+		return;
+	begin(f);
+	now = fiber_now();
+	add(t, PARKED, now - t->since);
+	enter(t, READY, now);
+	end(t);
+}
+
+void fb_times_waited(struct fiber *f, uint64_t ns)
+{
+	struct times *t = begin(f);
+
+	add(t, READY, ns);
+	FB_WRITE(t->since, t->since + ns);
+	end(t);
+}
+
+/* ---- the beginning ---- */
+
+static void *times_main(void *arg)
+{
+	struct fiber *f = arg;
+	struct times *t = of(f);
+
+	FB_WRITE(f->fn, t->fn);		/* as tools know it */
+	fb_times_run(f);
+	return t->fn(t->arg);
+}
+
+void fb_times_init(struct fiber *f)
+{
+	struct times *t = of(f);
+
+	memset(t, 0, sizeof(*t));
+	t->fn = f->fn;
+	t->arg = f->arg;
+	enter(t, READY, fiber_now());
+	f->fn = times_main;
+	f->arg = f;
+	f->flags |= FB_F_TIMES;
+}
+
+/* ---- who asks ---- */
+
+/* Set before anybody knew it, among bits that change. */
+static __attribute__((no_sanitize("thread"), noinline)) bool
+timed(const struct fiber *f)
+{
+	return f->flags & FB_F_TIMES;
+}
+
+/* Until they belong together: the state, and for how long. */
+static uint32_t look(const struct times *t, uint64_t *ns, uint64_t *turn)
+{
+	uint32_t seq, state;
+
+	do {
+		/* Pairs with the release in end(). */
+		while ((seq = FB_ACQUIRE(t->seq)) & 1)
+			sched_yield();
+		for (int i = 0; i < STATES; i++)
+			ns[i] = FB_READ(t->ns[i]);
+		state = FB_READ(t->state);
+		*turn = fiber_now() - FB_READ(t->since);
+		/* Pairs with the fence in begin(). */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	} while (FB_READ(t->seq) != seq);
+	return state;
+}
+
+/* The time since then, for the state it is in. */
+static void add_rest(const struct fiber *f, uint64_t *ns, uint32_t state,
+		     uint64_t turn)
+{
+	struct fb_carrier *c = fb_current();
+	uint64_t cpu;
+
+	if (state == RUN && c && c->cur == f) {
+		cpu = ran(of(f), turn);
+		ns[RUN] += cpu;
+		ns[BLOCKED] += turn - cpu;
+	} else if (state == READY || state == PARKED) {
+		ns[state] += turn;
+	}
+}
+
+FB_EXPORT int fiber_times(const fiber_t *f, struct fiber_times *out)
+{
+	struct fiber_times r = { 0 };
+	uint64_t ns[STATES], turn;
+	uint32_t state;
+
+	if (!f || !out || out->size < sizeof(out->size))
+		return -EINVAL;
+	if (!timed(f))
+		return -EOPNOTSUPP;
+	state = look(of(f), ns, &turn);
+	add_rest(f, ns, state, turn);
+	r.size = out->size < sizeof(r) ? out->size : sizeof(r);
+	r.run_ns = ns[RUN];
+	r.ready_ns = ns[READY];
+	r.parked_ns = ns[PARKED];
+	r.blocked_ns = ns[BLOCKED];
+	memcpy(out, &r, r.size);
+	return 0;
+}
