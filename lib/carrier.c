@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "fb.h"
+#include "poller.h"
 
 #define THREAD_STACK	(256 * 1024)
 #define RETRY_NS	10000000
@@ -232,6 +232,8 @@ static void end_carriers(void)
 	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	/* Pairs with the last touch in carrier_main. */
 	while (FB_ACQUIRE(fb_rt.ncarriers)) {
+		if (FB_READ(fb_rt.pollers))
+			fb_poller_kick();
 		fb_rt.backend->wake();
 		nap(POLL_NS);
 	}

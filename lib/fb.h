@@ -156,6 +156,7 @@ struct fb_processor {
 	uint32_t seed;			/* of the search order */
 	uint64_t given_at;		/* when it was last given to another carrier */
 	uint64_t idle_passes, steals, preemptions;
+	uint64_t polled_at;		/* poller.c: last look while busy */
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
 	uint32_t hurry, hurried;	/* latency.c */
@@ -236,6 +237,8 @@ struct fb_runtime {
 	_Alignas(FB_LINE) uint32_t search;	/* atomic: FB_SEARCH_* */
 	uint32_t wake_asked;		/* atomic: no spare was there, keeper told */
 
+	_Alignas(FB_LINE) uint32_t pollers;	/* atomic: idle, in epoll_wait */
+
 	_Alignas(FB_LINE) fb_lock_t global_lock;
 	struct fb_list global[2];	/* global_lock; [1]: of the latency class */
 	uint32_t global_count;		/* global_lock; read by all */
@@ -299,6 +302,8 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 /* Owner of p, in_fiber == 0: f runs next here, or after all that is ready. */
 void fb_sched_ready(struct fb_processor *p, struct fiber *f);
 void fb_sched_ready_last(struct fb_processor *p, struct fiber *f);
+/* The same, and nobody is woken for it. */
+void fb_sched_ready_quietly(struct fb_processor *p, struct fiber *f);
 /* Owner of p: make room in a ring that seems full. */
 void fb_sched_make_room(struct fb_processor *p);
 /* Any thread without a processor. */
@@ -336,7 +341,7 @@ void fb_sched_loop(struct fb_carrier *c);
 void fb_sched_wake_slow(void);
 static inline void fb_sched_wake(void)
 {
-	if (fb_unlikely(FB_READ(fb_rt.info->avail)))
+	if (fb_unlikely(FB_READ(fb_rt.info->avail) | FB_READ(fb_rt.pollers)))
 		fb_sched_wake_slow();
 }
 

@@ -16,7 +16,7 @@
 #include <link.h>
 #include <string.h>
 
-#include "fb.h"
+#include "poller.h"
 
 #define RANGES		32
 
@@ -199,14 +199,17 @@ void fb_preempted(struct fb_carrier *c)
 {
 	bool lost = FB_READ(c->page->processor) == FB_NO_PROCESSOR;
 	struct fb_processor *p = fb_enter(c);
+	uint64_t now = fiber_now();
 	bool work;
 
 	FB_WRITE(c->page->pending, 0);
 	fb_sched_clock(p);
 	if (lost)		/* it has just waited for its turn */
 		return;
-	if (fb_timer_fire(p, fiber_now()))
+	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
+	if (fb_poller_missing())
+		fb_poller_look(p, now);
 	work = fb_sched_work(p);
 	if (!work && !FB_READ(fb_rt.info->waiting)) {
 		fb_sched_watch(p);	/* READY for a timer, or a thief came */

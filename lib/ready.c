@@ -25,12 +25,15 @@
  *
  * selftests/model/wake.pml checks this.
  *
+ * Carriers that are idle in epoll_wait are counted by fb_rt.pollers, in place of
+ * avail, and woken by fb_poller_kick: see io.c.
+ *
  * The publisher's barrier is real for the global queue. For its own ring it
  * is left out (a spawn costs less than it): a miss needs the other side to look
  * within the few ns until the stores are out; the next pass or the end of the
  * quantum looks at avail again.
  */
-#include "fb.h"
+#include "poller.h"
 #include "user.h"
 
 /* ---- the global queue ---- */
@@ -140,12 +143,17 @@ static inline bool pushed_soon(struct fb_processor *p, struct fiber *f)
 	       special(p, f);
 }
 
-void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
+void fb_sched_ready_quietly(struct fb_processor *p, struct fiber *f)
 {
 	FB_WRITE(f->why, 0);
 	if (!pushed_soon(p, f))
 		push_last(p, f);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | p->watch);
+}
+
+void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
+{
+	fb_sched_ready_quietly(p, f);
 	fb_sched_wake();
 }
 
@@ -179,8 +187,14 @@ static bool wake_with_token(void)
 	/* Pairs with drop_token and arrive: see the head comment. */
 	if (!__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_WOKEN,
 					 false, __ATOMIC_SEQ_CST,
-					 __ATOMIC_RELAXED) ||
-	    fb_rt.backend->wake() == 1)
+					 __ATOMIC_RELAXED))
+		return true;
+	/* Of those it counts one takes the token. Pairs with fb_poller_sleep. */
+	if (__atomic_load_n(&fb_rt.pollers, __ATOMIC_SEQ_CST)) {
+		fb_poller_kick();
+		return true;
+	}
+	if (fb_rt.backend->wake() == 1)
 		return true;
 	/*
 	 * Unless a carrier took it already. Full barrier; pairs with the
@@ -194,18 +208,19 @@ static bool wake_with_token(void)
 void fb_sched_wake_slow(void)
 {
 	int err = errno;
-	uint32_t avail;
+	uint32_t avail, pollers;
 
 	do {
 		/* Pairs with the avail++ of the backend: see the head comment. */
 		avail = FB_ACQUIRE(fb_rt.info->avail);
 		if (avail & FB_AVAIL_MONITOR)
 			fb_user_kick();
-		if (!(avail & ~FB_AVAIL_MONITOR) ||
+		pollers = FB_READ(fb_rt.pollers);
+		if (!((avail & ~FB_AVAIL_MONITOR) | pollers) ||
 		    FB_READ(fb_rt.search) != FB_SEARCH_NONE)
 			break;
 		/* No spare: the keeper is told once; the new one looks for itself. */
-		if (!FB_READ(fb_rt.info->spares) &&
+		if (!pollers && !FB_READ(fb_rt.info->spares) &&
 		    __atomic_exchange_n(&fb_rt.wake_asked, 1, __ATOMIC_RELAXED))
 			break;
 	} while (!wake_with_token() && !FB_READ(fb_rt.info->dead));

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "blocked.h"
-#include "fb.h"
+#include "poller.h"
 #include "task.h"
 #include "user.h"
 
@@ -35,7 +35,7 @@
 
 struct fb_runtime fb_rt;
 
-static char backend_line[256];
+static char backend_line[320];
 
 /* ---- words to the user ---- */
 
@@ -261,9 +261,10 @@ static void describe(void)
 	uint64_t f = fb_rt.features;
 
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u processors, quantum %llu us%s%s%s%s%s%s",
+		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s",
 		 fb_rt.backend->name, fb_rt.nproc,
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
+		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
 		 f & FIBER_FEATURE_EXACT ? "" :
 		 "; blocking calls are noticed within milliseconds, not at once",
 		 f & FIBER_FEATURE_HANDOFF ? "" : "; no handoff",
@@ -328,6 +329,7 @@ static void fork_child(void)
 	fb_coro_fork_child();
 	fb_self = NULL;
 	fb_rt.state = FB_FORKED;
+	fb_poller_fork_child();
 	if (fb_rt.backend == &fb_kern)
 		fb_kern_fork_child();
 	else
@@ -352,7 +354,9 @@ static int start(const struct fiber_config *cfg)
 	if (r)
 		return r;
 	fb_wait_init();
-	r = fb_stack_init();
+	r = fb_poller_init();
+	if (!r)
+		r = fb_stack_init();
 	if (!r)
 		r = fb_preempt_init();
 	if (!r)
@@ -378,6 +382,7 @@ static void stop(void)
 {
 	fb_blocked_stop();
 	fb_carrier_stop();
+	fb_poller_stop();
 	fb_rt.backend->close();
 	fb_dump_stop();
 	fb_guard_fini();
@@ -542,7 +547,7 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 	s.processors = fb_rt.nproc;
 	s.carriers = FB_READ(fb_rt.info->carriers);
 	s.spares = FB_READ(fb_rt.info->spares);
-	s.idle = FB_READ(fb_rt.info->idle);
+	s.idle = FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers);
 	memcpy(st, &s, s.size);
 	return 0;
 }

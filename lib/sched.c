@@ -9,7 +9,7 @@
  *
  * One pass, fb_pick(): the run-next slot, then the oldest of the ring. Every
  * 61st pass (more often while there are timers: fb_sched_look), and whenever a
- * carrier waits to continue, the slow look: timers, the global queue, and
+ * carrier waits to continue, the slow look: timers, I/O, the global queue, and
  * whether the waiting ones should have the processor now. They get it after
  * GIVE_NS: less would make it spend its time on being handed around.
  *
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "pick.h"
+#include "poller.h"
 #include "user.h"
 
 #define LOOK_PASSES	61
@@ -34,7 +35,8 @@ void fb_sched_watch(struct fb_processor *p)
 	/* The timer is in timer_next; pairs with the exchange in unwatch(). */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	/* READY too: WATCH alone preempts nobody, see timer.c. */
-	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ?
+	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ||
+			   fb_poller_missing() ?
 			   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY :
 			   p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
@@ -103,6 +105,8 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 				__ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 	fb_sched_turn(p);
 	fb_sched_watch(p);
+	if (fb_poller_missing())
+		fb_sched_wake();
 	return p;
 }
 
@@ -202,7 +206,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	p->looks++;
 	fb_sched_look_at(p, p->pass + LOOK_PASSES);
 	fb_sched_clock(p);
-	if (fb_timer_earliest() == FB_NEVER)
+	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
 		return;
 	now = fiber_now();
 	dt = now - p->looked_at;
@@ -214,6 +218,8 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	fb_sched_look_at(p, p->pass + p->look_every);
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
+	if (fb_poller_missing())
+		fb_poller_look(p, now);
 }
 
 __attribute__((noinline)) struct fiber *
@@ -422,6 +428,10 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		fb_sched_watch(p);
 		f = fb_pick_fast(p);
 	}
+	/* A single processor sleeps at once, and sees what is ready. */
+	if (!f && fb_poller_wanted() && fb_rt.nproc > 1 &&
+	    fb_poller_look(p, FB_NEVER))
+		f = fb_pick_fast(p);
 	if (!f && !FB_READ(fb_rt.info->waiting) && emptied(p))
 		f = search(c, p);
 	return f;
@@ -450,7 +460,7 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 static bool idle(struct fb_carrier *c, struct fb_processor *p)
 {
 	uint64_t deadline;
-	bool ok;
+	bool ok = true;
 
 	if (fb_unlikely(fb_stack_idle(p)))
 		return true;
@@ -459,8 +469,11 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 	fb_deadlock_idle();
 	deadline = watch();
 	/* Told of work, searched, found none: a takeover word is stale. */
-	ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
-			    (c->kept ? FB_WAIT_SURE : 0), deadline);
+	if (fb_poller_wanted())
+		fb_poller_sleep(c, deadline);
+	else
+		ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
+				    (c->kept ? FB_WAIT_SURE : 0), deadline);
 	unwatch(deadline);
 	if (ok)
 		arrive(c);

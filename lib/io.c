@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * io.c - to read, write, accept and so on in a fiber
+ *
+ * A call tries what it is to do without waiting (rw.c, sock.c). Would that block,
+ * it waits until the descriptor is ready, and tries again. So nothing is under way
+ * in the kernel while a fiber waits: a buffer is touched in the call alone, by the
+ * caller itself, and is the caller's again when the call returns, whatever ended
+ * it. What waits is a node (wait.h) in the queue of its descriptor's number; a
+ * deadline, a cancelled scope and fiber_close end its wait as they end any other.
+ *
+ * Who watches. One epoll set for all. A number is in it from its first wait on, and
+ * armed for one event (EPOLLONESHOT), anew at each wait:
+ *
+ *	waiting call, off its stack	who polls
+ *	word = WAITING (wait.h)
+ *	lock the number			epoll says: this number is ready
+ *	queue the node			lock the number
+ *	epoll_ctl: what all in the	take out and claim who waits for that
+ *	  queue wait for		others are left: epoll_ctl for them
+ *	unlock				unlock, make ready
+ *
+ *   The kernel looks at the file when it is armed, so what came between the try and
+ *   the wait is not lost; and who is woken tries again, so an event too many does
+ *   no harm. Of those that would take the same bytes one is woken: the others stay
+ *   armed, and are woken in turn if it leaves something.
+ *
+ *   Rejected: edges of a number that stays armed, which saves the epoll_ctl. A
+ *   program, or a library in it, may close(2) a number behind our back and get it
+ *   again for another file, of which epoll then knows nothing: its waits would
+ *   never end. Arming finds that (ENOENT), and adds it.
+ *
+ * Who polls, and when.
+ *
+ *   idle processors	sleep in epoll_wait, as long as somebody waits for I/O. To the
+ *			backend such a carrier is a fiber in a blocking call
+ *			(in_fiber is 1): its processor is free for a carrier
+ *			that comes back from a block. Events wake one of them.
+ *   busy ones		in their slow look (sched.c), every so many passes and
+ *			not more often than each LOOK_NS, and when a quantum
+ *			ends, but only if no other sleeps in epoll_wait
+ *
+ *   While somebody waits and nobody sleeps there, p->watch says so to the backend,
+ *   as for timers: a block of the fiber that runs hands the processor on, to one
+ *   that polls. Other wake-ups (ready.c) go to a sleeper by an eventfd in the set,
+ *   which stays readable until one that sleeps has read it:
+ *
+ *	publisher			idle carrier
+ *	queue = work			pollers++
+ *	full barrier			full barrier
+ *	pollers is 0: no kick		work: pollers--, search. else epoll_wait
+ *
+ * The third way, plain: FIBER_IO=plain, plain threads (which need no processor to
+ * wait), or what epoll cannot watch. The wait is a blocking poll(2), and the backend
+ * gives the processor away. It looks at cancellation and close now and then.
+ */
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include "io.h"
+
+#define FIRST_NS	2000000ULL	/* between looks, doubled up to */
+#define LAST_NS		100000000ULL
+
+/* ---- wait by epoll ---- */
+
+struct set {
+	struct fb_io_slot *slot;
+	int n;
+	int error;			/* of arm_all */
+	struct fb_wait k;
+};
+
+/* In the queue of its number, armed. */
+static int arm(struct set *t, struct fb_io_slot *s)
+{
+	struct fb_fd *e = s->e;
+	int r;
+
+	fb_lock(&e->lock);
+	/* Pairs with the or in fiber_close: see fdtab.c. */
+	if (FB_ACQUIRE(e->holds) & FB_FD_CLOSING) {
+		r = -EBADF;
+	} else {
+		s->node.w = t->k.w;
+		s->node.claim = t->k.claim;
+		fb_waitq_push(&e->q, &s->node);
+		r = fb_poller_arm(e, s->fd);
+	}
+	fb_unlock(&e->lock);
+	return r;
+}
+
+/* fb_wait.unlock: off the waiter's stack, which fb_wait leaves last. */
+static void arm_all(struct fb_processor *p, void *object)
+{
+	struct set *t = object;
+	struct fb_waiter *w = t->k.w;
+
+	__atomic_fetch_add(&fb_poller.waiting, (uint32_t)t->n, __ATOMIC_RELAXED);
+	for (int i = 0; i < t->n && !t->error; i++)
+		t->error = arm(t, &t->slot[i]);
+	if (t->error && fb_claim_word(w, t->k.claim, FB_W_OBJECT))
+		fb_wake(p, w);
+	if (FB_READ(fb_rt.pollers))
+		return;
+	if (!p->watch)
+		fb_sched_watch(p);
+	fb_sched_wake();
+}
+
+/* What is queued still goes out. -EBADF if one is being closed. */
+static int leave_all(struct set *t)
+{
+	int r = 0;
+
+	for (int i = 0; i < t->n; i++) {
+		struct fb_io_slot *s = &t->slot[i];
+
+		fb_lock(&s->e->lock);
+		if (s->node.queued)
+			fb_waitq_remove(&s->e->q, &s->node);
+		fb_unlock(&s->e->lock);
+		if (s->node.result)
+			r = s->node.result;
+	}
+	__atomic_fetch_sub(&fb_poller.waiting, (uint32_t)t->n, __ATOMIC_RELAXED);
+	return r;
+}
+
+int fb_io_wait_slots(struct fb_io_slot *s, int n, uint64_t deadline)
+{
+	struct set t = { .slot = s, .n = n };
+	struct fb_caller me;
+	unsigned int state;
+	int r;
+
+	for (int i = 0; i < n; i++) {
+		s[i].node.queued = false;
+		s[i].node.result = 0;
+	}
+	fb_caller_enter(&me);
+	fb_wait_begin(&me, &t.k, deadline, true);
+	t.k.unlock = arm_all;
+	t.k.object = &t;
+	state = fb_wait(&me, &t.k, FB_WHY_IO);
+	r = leave_all(&t);
+	if (!r)
+		r = t.error ? t.error : fb_wait_error(state);
+	fb_caller_leave(&me);
+	return r;
+}
+
+/* ---- wait plainly ---- */
+
+static int poll_until(struct pollfd *fds, unsigned int n, uint64_t ns)
+{
+	struct timespec ts = {
+		.tv_sec = (time_t)(ns / 1000000000),
+		.tv_nsec = (long)(ns % 1000000000),
+	};
+	int r;
+
+	fiber_blocking_begin();
+	r = (int)fb_sys(SYS_ppoll, fds, n, &ts, NULL, 0);
+	fiber_blocking_end();
+	return r;
+}
+
+int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
+		       uint64_t deadline)
+{
+	uint64_t now, ns, slice = FIRST_NS;
+	int r;
+
+	for (;; slice = slice < LAST_NS ? slice * 2 : LAST_NS) {
+		now = fiber_now();
+		ns = deadline <= now ? 0 : deadline - now;
+		r = poll_until(fds, n, ns < slice ? ns : slice);
+		if (fiber_cancelled())
+			return -ECANCELED;
+		/* Pairs with the or in fiber_close. */
+		if (e && (FB_ACQUIRE(e->holds) & FB_FD_CLOSING))
+			return -EBADF;
+		if (r > 0 || (r < 0 && r != -EINTR))
+			return r;
+		if (!ns)
+			return -ETIMEDOUT;
+	}
+}
+
+int fb_io_poll_now(int fd, uint32_t events)
+{
+	struct pollfd p = { .fd = fd, .events = (short)events };
+	int r = (int)fb_sys(SYS_poll, &p, 1, 0);
+
+	return r < 0 ? r : p.revents;
+}
+
+/* ---- a call ---- */
+
+bool fb_io_watches(void)
+{
+	return fb_current() && fb_poller.wanted && !fb_poller_start();
+}
+
+int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
+{
+	if (deadline && fiber_cancelled())
+		return -ECANCELED;
+	k->e = fb_fd_get(fd);
+	k->fd = fd;
+	k->events = events;
+	k->deadline = deadline;
+	k->looked = false;
+	if (k->e)
+		fb_fd_hold(k->e);
+	return 0;
+}
+
+long fb_io_end(struct fb_io *k, long r)
+{
+	if (k->e)
+		fb_fd_release(k->e);
+	return r;
+}
+
+int fb_io_turn(struct fb_io *k)
+{
+	fiber_mutex_t *turn;
+	int r;
+
+	if (!k->e)
+		return 0;
+	turn = &k->e->turn[k->events == POLLOUT];
+	if (k->deadline)
+		return fiber_mutex_lock_until(turn, k->deadline);
+	r = fiber_mutex_try_lock(turn);
+	return r ? -ETIMEDOUT : 0;
+}
+
+long fb_io_turn_end(struct fb_io *k, long r)
+{
+	if (k->e)
+		fiber_mutex_unlock(&k->e->turn[k->events == POLLOUT]);
+	/* Another process took it, the call blocked, and was cancelled. */
+	return r != -EINTR ? r : fiber_cancelled() ? -ECANCELED : -EAGAIN;
+}
+
+int fb_io_look(struct fb_io *k)
+{
+	struct timeval tv;
+	unsigned int size = sizeof(tv);
+	uint64_t now;
+	long r = fb_sys(SYS_fcntl, k->fd, F_GETFL);
+
+	if (r < 0)
+		return (int)r;
+	if (r & O_NONBLOCK)
+		return -EAGAIN;
+	k->looked = true;
+	k->timeo = FB_NEVER;
+	r = fb_sys(SYS_getsockopt, k->fd, SOL_SOCKET,
+		   k->events & POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, &size);
+	if (!r && (tv.tv_sec || tv.tv_usec)) {
+		now = fiber_now();
+		k->timeo = now + (uint64_t)tv.tv_sec * 1000000000 +
+			   (uint64_t)tv.tv_usec * 1000;
+	}
+	return 0;
+}
+
+static int wait_plainly(struct fb_io *k, uint64_t until)
+{
+	struct pollfd p = { .fd = k->fd, .events = (short)k->events };
+	int r = fb_io_wait_plainly(&p, 1, k->e, until);
+
+	return r > 0 ? 0 : r;
+}
+
+int fb_io_wait(struct fb_io *k)
+{
+	struct fb_io_slot s = { .e = k->e, .fd = k->fd };
+	uint64_t until;
+	int r = k->looked ? 0 : fb_io_look(k);
+
+	if (r)
+		return r;
+	if (!k->deadline)
+		return -ETIMEDOUT;
+	until = k->deadline < k->timeo ? k->deadline : k->timeo;
+	s.node.order = k->events | FB_IO_EXCLUSIVE;
+	if (k->e && fb_io_watches())
+		r = fb_io_wait_slots(&s, 1, until);
+	else
+		r = -ENOSYS;
+	if (r && r != -ETIMEDOUT && r != -ECANCELED && r != -EBADF)
+		r = wait_plainly(k, until);
+	return r == -ETIMEDOUT && k->timeo <= k->deadline ? -EAGAIN : r;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* io.h - what the rooms of I/O share; the protocol stands in io.c */
+#ifndef FB_IO_H
+#define FB_IO_H
+
+#include <poll.h>
+
+#include "wait.h"
+#include "sys.h"
+
+/* ---- fdtab.c: descriptors ---- */
+
+/* fb_fd.holds: calls under way, and */
+#define FB_FD_CLOSING	0x80000000u
+
+/* One descriptor number, whatever file it has; never freed. */
+struct fb_fd {
+	uint32_t holds;			/* atomic: calls under way, CLOSING */
+	uint32_t gen;			/* lock: closes seen */
+	fb_lock_t lock;			/* of gen, known, q; never held in a park */
+	bool known;			/* to epoll, the last time we looked */
+	bool no_socket;			/* a hint */
+	struct fb_waitq q;		/* who waits for readiness */
+	fb_lock_t close_lock;		/* of closer */
+	struct fb_waitq closer;		/* fiber_close, until holds is 0 */
+	fiber_mutex_t turn[2];		/* poll and call as one: in, out */
+} __attribute__((aligned(FB_LINE)));
+
+/* NULL: beyond the table, or no memory for its part of it. */
+struct fb_fd *fb_fd_get(int fd);
+/* Any thread, in_fiber == 1. */
+void fb_fd_hold(struct fb_fd *e);
+void fb_fd_release(struct fb_fd *e);
+/* A new file has this number: what is known of the last one is void. */
+void fb_fd_born(int fd);
+/* In the child of a fork: its threads' calls are not here. */
+void fb_fd_forget_all(void);
+
+/* ---- io.c: a call ---- */
+
+/* One call of fiber_read and the like; its own alone. */
+struct fb_io {
+	struct fb_fd *e;		/* held; or NULL */
+	int fd;
+	uint32_t events;		/* POLLIN or POLLOUT */
+	uint64_t deadline;		/* the caller's; 0: do not wait */
+	uint64_t timeo;			/* of SO_RCVTIMEO or SO_SNDTIMEO */
+	bool looked;			/* timeo is known */
+};
+
+/* In fiber code, or any thread. 0, or -ECANCELED: the call must not begin. */
+int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline);
+/* What the call did would block: 0: it may not any more, try again. */
+int fb_io_wait(struct fb_io *k);
+/* How the plain call would wait: k->timeo, or -EAGAIN: not at all. */
+int fb_io_look(struct fb_io *k);
+/*
+ * Poll and call as one, for those that have no flag against waiting: nobody else
+ * of this process does it in between. 0, or the call ends with that.
+ */
+int fb_io_turn(struct fb_io *k);
+long fb_io_turn_end(struct fb_io *k, long r);
+/* The end of a call that fb_io_begin allowed; returns r. */
+long fb_io_end(struct fb_io *k, long r);
+
+/* A place in a set to wait for; in the frame of the waiting call. */
+struct fb_io_slot {
+	struct fb_node node;		/* .order: events */
+	struct fb_fd *e;		/* held */
+	int fd;
+};
+#define FB_IO_EXCLUSIVE	0x80000000u	/* in .order: one is woken, not all */
+
+/*
+ * Until one of the slots is ready (0), or -ETIMEDOUT, -ECANCELED, -EBADF (it is
+ * being closed), or another error: epoll cannot watch it.
+ */
+int fb_io_wait_slots(struct fb_io_slot *s, int n, uint64_t deadline);
+/* The same in a blocking call, for whatever fds; revents are set, how many. */
+int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
+		       uint64_t deadline);
+/* Events now; < 0: an error. */
+int fb_io_poll_now(int fd, uint32_t events);
+/* Whether it waits by epoll. */
+bool fb_io_watches(void);
+
+/* ---- poller.c ---- */
+
+struct fb_poller {
+	int fd, kick;			/* epoll; eventfd. Once `on` is 2 */
+	uint32_t on;			/* atomic */
+	uint32_t wanted;		/* constant: FIBER_IO is not plain */
+	_Alignas(FB_LINE) uint32_t waiting; /* atomic: slots that wait */
+};
+extern struct fb_poller fb_poller __attribute__((visibility("hidden")));
+
+/* Make it, at the first wait. Any thread, in_fiber == 1. */
+int fb_poller_start(void);
+/* e is locked: tell epoll what its queue waits for. */
+int fb_poller_arm(struct fb_fd *e, int fd);
+/* e is being closed. */
+void fb_poller_forget(struct fb_fd *e, int fd);
+
+#endif

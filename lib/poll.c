@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * poll.c - wait until one of many descriptors is ready
+ *
+ * What is ready is always asked of poll(2); epoll only says when to ask again.
+ */
+#include <stdlib.h>
+
+#include "io.h"
+
+#define FEW		4		/* without malloc */
+
+/* Those of a call, held. */
+struct many {
+	struct fb_io_slot few[FEW], *slot;
+	int n;				/* of slot */
+};
+
+static void release(struct many *m)
+{
+	for (int i = 0; i < m->n; i++)
+		fb_fd_release(m->slot[i].e);
+	if (m->slot != m->few)
+		free(m->slot);
+}
+
+/* False: epoll cannot watch them all. */
+static bool hold(struct many *m, const struct pollfd *fds, nfds_t n)
+{
+	int err = errno;
+
+	m->n = 0;
+	m->slot = m->few;
+	if (n > FEW) {
+		m->slot = malloc(sizeof(*m->slot) * n);
+		errno = err;
+		if (!m->slot) {
+			m->slot = m->few;
+			return false;
+		}
+	}
+	for (nfds_t i = 0; i < n; i++) {
+		struct fb_io_slot *s = &m->slot[m->n];
+
+		if (fds[i].fd < 0)
+			continue;
+		s->e = fb_fd_get(fds[i].fd);
+		if (!s->e)
+			return false;
+		s->fd = fds[i].fd;
+		s->node.order = (uint16_t)fds[i].events;
+		fb_fd_hold(s->e);
+		m->n++;
+	}
+	return true;
+}
+
+/* One has been closed while we waited. */
+static int say_closed(const struct many *m, struct pollfd *fds, nfds_t n)
+{
+	int closed = 0;
+
+	for (int i = 0; i < m->n; i++) {
+		if (m->slot[i].node.result != -EBADF)
+			continue;
+		for (nfds_t j = 0; j < n; j++)
+			if (fds[j].fd == m->slot[i].fd && !fds[j].revents) {
+				fds[j].revents = POLLNVAL;
+				closed++;
+			}
+	}
+	return closed;
+}
+
+static int wait_many(struct pollfd *fds, nfds_t n, uint64_t deadline)
+{
+	struct many m;
+	bool held;
+	int r = -ENOSYS;
+
+	if (fb_io_watches()) {
+		held = hold(&m, fds, n);
+		while (held && (r = fb_io_wait_slots(m.slot, m.n, deadline)) == 0 &&
+		       (r = (int)fb_sys(SYS_poll, fds, n, 0)) == 0)
+			;
+		if (held && r == -EBADF)
+			r = say_closed(&m, fds, n);
+		release(&m);
+	}
+	if (r > 0 || r == -ETIMEDOUT || r == -ECANCELED)
+		return r;
+	return fb_io_wait_plainly(fds, (unsigned int)n, NULL, deadline);
+}
+
+FB_EXPORT int fiber_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline)
+{
+	int r;
+
+	if (deadline && fiber_cancelled())
+		return -ECANCELED;
+	do {
+		r = (int)fb_sys(SYS_poll, fds, n, 0);
+	} while (r == -EINTR);
+	if (r)
+		return r;
+	return deadline ? wait_many(fds, n, deadline) : -ETIMEDOUT;
+}
+
+FB_EXPORT int fiber_poll(struct pollfd *fds, nfds_t n)
+{
+	return fiber_poll_until(fds, n, FB_NEVER);
+}

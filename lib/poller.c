@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * poller.c - the epoll set: arm, poll, sleep in it, be kicked
+ *
+ * The protocol stands in io.c. The set is made at the first wait, and lives until
+ * the runtime stops.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include "io.h"
+#include "poller.h"
+
+#define SOME		32		/* events at a time */
+#define HIGH_FD		100		/* not among those a program counts on */
+#define LOOK_NS		50000
+#define KICK		UINT64_MAX	/* epoll_data of the eventfd */
+
+struct fb_poller fb_poller;
+
+enum { OFF, MAKING, ON };
+
+/* ---- the set ---- */
+
+static int high(int fd)
+{
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = (int)fb_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	if (r < 0)
+		return fd;		/* RLIMIT_NOFILE */
+	fb_sys(SYS_close, fd);
+	return r;
+}
+
+static int make(void)
+{
+	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = KICK };
+	int r;
+
+	fb_poller.fd = high((int)fb_sys(SYS_epoll_create1, EPOLL_CLOEXEC));
+	if (fb_poller.fd < 0)
+		return fb_poller.fd;
+	fb_poller.kick = high((int)fb_sys(SYS_eventfd2, 0,
+					  EFD_CLOEXEC | EFD_NONBLOCK));
+	r = fb_poller.kick;
+	if (r >= 0)
+		r = (int)fb_sys(SYS_epoll_ctl, fb_poller.fd, EPOLL_CTL_ADD,
+				fb_poller.kick, &ev);
+	if (r >= 0)
+		return 0;
+	if (fb_poller.kick >= 0)
+		fb_sys(SYS_close, fb_poller.kick);
+	fb_sys(SYS_close, fb_poller.fd);
+	return r;
+}
+
+int fb_poller_start(void)
+{
+	uint32_t off = OFF;
+	int r;
+
+	/* Pairs with the release below. */
+	if (fb_likely(FB_ACQUIRE(fb_poller.on) == ON))
+		return 0;
+	while (!__atomic_compare_exchange_n(&fb_poller.on, &off, MAKING, false,
+					    __ATOMIC_ACQUIRE,
+					    __ATOMIC_ACQUIRE)) {
+		if (off == ON)
+			return 0;
+		off = OFF;
+		sched_yield();
+	}
+	r = make();
+	/* Pairs with the acquires above and in fb_poller_kick. */
+	FB_RELEASE(fb_poller.on, r ? OFF : ON);
+	return r;
+}
+
+/* No carrier runs any more. */
+void fb_poller_stop(void)
+{
+	if (fb_poller.on == ON) {
+		fb_sys(SYS_close, fb_poller.kick);
+		fb_sys(SYS_close, fb_poller.fd);
+	}
+	fb_poller.on = OFF;
+}
+
+/* The set is the parent's. */
+void fb_poller_fork_child(void)
+{
+	fb_poller.on = OFF;
+	fb_poller.wanted = 0;
+	fb_fd_forget_all();
+}
+
+int fb_poller_init(void)
+{
+	const char *want = getenv("FIBER_IO");
+
+	if (want && *want && strcmp(want, "epoll") && strcmp(want, "plain")) {
+		fb_say("FIBER_IO=%s: epoll or plain is wanted", want);
+		return -EINVAL;
+	}
+	fb_poller.wanted = !want || strcmp(want, "plain");
+	fb_poller.waiting = 0;
+	fb_rt.pollers = 0;
+	if (fb_poller.wanted)
+		fb_rt.features |= FIBER_FEATURE_IO_EPOLL;
+	return 0;
+}
+
+/* ---- arm ---- */
+
+static int control(int op, int fd, struct epoll_event *ev)
+{
+	return (int)fb_sys(SYS_epoll_ctl, fb_poller.fd, op, fd, ev);
+}
+
+int fb_poller_arm(struct fb_fd *e, int fd)
+{
+	struct epoll_event ev = {
+		.data.u64 = (uint64_t)e->gen << 32 | (uint32_t)fd,
+	};
+	struct fb_node *n;
+	int r;
+
+	for (n = e->q.head; n; n = n->next)
+		ev.events |= n->order;
+	ev.events = (ev.events & ~FB_IO_EXCLUSIVE) | EPOLLONESHOT;
+	r = control(e->known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
+	/* Closed behind our back; or added by a call that knew less. */
+	if (r == -ENOENT)
+		r = control(EPOLL_CTL_ADD, fd, &ev);
+	else if (r == -EEXIST)
+		r = control(EPOLL_CTL_MOD, fd, &ev);
+	e->known = !r;
+	return r;
+}
+
+void fb_poller_forget(struct fb_fd *e, int fd)
+{
+	struct epoll_event ev = { 0 };
+
+	/* Pairs with the release in fb_poller_start. */
+	if (e->known && FB_ACQUIRE(fb_poller.on) == ON)
+		control(EPOLL_CTL_DEL, fd, &ev);
+	e->known = false;
+}
+
+/* ---- what epoll said ---- */
+
+static void make_ready(struct fb_processor *p, struct fb_waiter *w)
+{
+	if ((w->kind & FB_KIND) == FB_FIBER)
+		fb_sched_ready_quietly(p, fb_waiter_fiber(w));
+	else
+		fb_wake(p, w);
+}
+
+/* A number is ready. How many were woken. */
+static unsigned int number_ready(struct fb_processor *p, uint64_t data,
+				 uint32_t events)
+{
+	int fd = (int)(uint32_t)data;
+	struct fb_fd *e = fb_fd_get(fd);
+	struct fb_node *n, *next;
+	struct fb_waiter *w;
+	uint32_t every = events & (EPOLLERR | EPOLLHUP);
+	unsigned int woken = 0;
+
+	if (!e)
+		return 0;
+	fb_lock(&e->lock);
+	for (n = e->gen == data >> 32 ? e->q.head : NULL; n; n = next) {
+		next = n->next;
+		if (!(n->order & events) && !every)
+			continue;
+		fb_waitq_remove(&e->q, n);
+		w = n->w;
+		if (!fb_claim(n))	/* *n is its waiter's again at unlock */
+			continue;
+		if (n->order & FB_IO_EXCLUSIVE)
+			events &= ~n->order;
+		make_ready(p, w);	/* *n may be gone */
+		woken++;
+	}
+	if (e->q.head)
+		fb_poller_arm(e, fd);
+	fb_unlock(&e->lock);
+	return woken;
+}
+
+static bool take(struct fb_processor *p, const struct epoll_event *ev, int n)
+{
+	unsigned int woken = 0;
+	bool kicked = false;
+
+	for (int i = 0; i < n; i++) {
+		if (ev[i].data.u64 == KICK)
+			kicked = true;
+		else
+			woken += number_ready(p, ev[i].data.u64, ev[i].events);
+	}
+	if (woken > 1)			/* one is for us */
+		fb_sched_wake();
+	return kicked;
+}
+
+/* ---- busy processors ---- */
+
+/*
+ * Owner of p, in_fiber == 0: whoever is ready now. True: somebody was. Not again
+ * within LOOK_NS, unless now is FB_NEVER.
+ */
+bool fb_poller_look(struct fb_processor *p, uint64_t now)
+{
+	/* A fiber's stack may be too small for more. */
+	struct epoll_event ev[8];
+	int n;
+
+	if (FB_READ(fb_poller.on) != ON)
+		return false;
+	if (now != FB_NEVER) {
+		if (now - p->polled_at < LOOK_NS)
+			return false;
+		p->polled_at = now;
+	}
+	n = (int)fb_sys(SYS_epoll_wait, fb_poller.fd, ev, 8, 0);
+	if (n <= 0)
+		return false;
+	take(p, ev, n);			/* kicks are for sleepers */
+	return true;
+}
+
+/* ---- idle processors ---- */
+
+/* There is work, or, unless what they say is known to be stale, so it is said. */
+static bool any_work(bool sure)
+{
+	if (FB_READ(fb_rt.hint->work) || FB_READ(fb_rt.state) >= FB_STOPPING)
+		return true;
+	for (uint32_t i = 0; !sure && i < fb_rt.nproc; i++)
+		if (FB_READ(fb_rt.proc[i].page->takeover))
+			return true;
+	return false;
+}
+
+static int sleep_in_epoll(struct epoll_event *ev, uint64_t deadline)
+{
+	uint64_t now = deadline ? fiber_now() : 0;
+	uint64_t ns = deadline > now ? deadline - now : 0;
+	struct timespec ts = {
+		.tv_sec = (time_t)(ns / 1000000000),
+		.tv_nsec = (long)(ns % 1000000000),
+	};
+	long r;
+
+	r = fb_sys(SYS_epoll_pwait2, fb_poller.fd, ev, SOME,
+		   deadline ? &ts : NULL, NULL, 0);
+	if (r == -ENOSYS) {
+		ns = (ns + 999999) / 1000000;
+		r = fb_sys(SYS_epoll_wait, fb_poller.fd, ev, SOME,
+			   !deadline ? -1 : ns > 60000 ? 60000 : (int)ns);
+	}
+	return r > 0 ? (int)r : 0;
+}
+
+/*
+ * The carrier's root, owner of c->proc: until something is ready, the deadline (0:
+ * none), a kick. Returns, owning a processor, what fb_enter says.
+ */
+struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline)
+{
+	struct epoll_event ev[SOME];
+	struct fb_processor *p;
+	uint64_t count;
+	int n = 0;
+
+	/* Full barrier. Pairs with the publisher's: see io.c. */
+	__atomic_fetch_add(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
+	if (any_work(c->kept)) {
+		c->kept = true;		/* a second time we are sure */
+		/* Pairs as below. */
+		__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
+		return c->proc;
+	}
+	fb_leave(c);
+	n = sleep_in_epoll(ev, deadline);
+	/* Before arrive() looks for the token. Pairs with fb_sched_wake_slow. */
+	__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
+	p = fb_enter(c);
+	c->kept = false;
+	if (take(p, ev, n))
+		fb_sys(SYS_read, fb_poller.kick, &count, sizeof(count));
+	return p;
+}
+
+void fb_poller_kick(void)
+{
+	uint64_t one = 1;
+
+	/* Pairs with the release in fb_poller_start. */
+	if (FB_ACQUIRE(fb_poller.on) == ON)
+		fb_sys(SYS_write, fb_poller.kick, &one, sizeof(one));
+}
