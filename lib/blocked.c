@@ -10,8 +10,9 @@
  * alone; who runs will find out by itself.
  *
  *	who cancels			the canceller
- *	dead_scopes++			seen = word
- *	word++, wake			dead_scopes is 0: sleep while word is seen
+ *	dead_scopes++ (or quit)		seen = word
+ *	word++, wake			quit: end. dead_scopes is 0: sleep while
+ *					word is seen
  *
  * For the kernel backend only: in the user backend SIGURG means a preemption.
  */
@@ -73,10 +74,12 @@ static void *go_round(void *arg)
 	uint64_t ns = FIRST_NS;
 
 	pthread_setname_np(pthread_self(), "fiber-canceller");
-	while (!FB_READ(canceller.quit)) {
-		/* Pairs with the add in fb_blocked_cancel. */
+	for (;;) {
+		/* Before all else. Pairs with the add in notify. */
 		uint32_t seen = FB_ACQUIRE(canceller.word);
 
+		if (FB_READ(canceller.quit))
+			return arg;
 		if (!FB_READ(canceller.dead_scopes)) {
 			fb_os_sleep(&canceller.word, seen, 0);
 			ns = FIRST_NS;
@@ -88,7 +91,6 @@ static void *go_round(void *arg)
 		else
 			ns = FIRST_NS;
 	}
-	return arg;
 }
 
 /* The lock is held. Without a thread the calls are not interrupted. */
