@@ -544,6 +544,10 @@ uint64_t fb_fiber_spawned(const struct fb_processor *p);
 /* The calling fiber ends inside functions of fiber_once: they failed. */
 void fb_once_exit(struct fiber *f);
 
+/* ---- cpus.c ---- */
+/* CPUs that the process may use: affinity, cpu.max. At least 1. */
+unsigned int fb_cpus(void);
+
 /* ---- carrier.c ---- */
 int fb_carrier_start(void);	/* keeper and first spares */
 void fb_carrier_stop(void);	/* no fiber is alive: end all threads */

@@ -115,18 +115,6 @@ static int env_number(const char *name, uint64_t min, uint64_t max,
 	return 1;
 }
 
-static uint64_t count_cpus(void)
-{
-	cpu_set_t set;
-	int n = 0;
-
-	if (!sched_getaffinity(0, sizeof(set), &set))
-		n = CPU_COUNT(&set);
-	if (n < 1)
-		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
-	return n < 1 ? 1 : (uint64_t)n;
-}
-
 static int read_env(struct fiber_config *k)
 {
 	uint64_t n = k->processors, quantum = k->quantum_ns / 1000, grace = 0;
@@ -163,7 +151,7 @@ static int configure(const struct fiber_config *cfg)
 	if (r)
 		return r;
 	if (!k.processors)
-		k.processors = (unsigned int)count_cpus();
+		k.processors = fb_cpus();
 	if (k.processors > MAX_PROCESSORS || k.stack_size > SIZE_MAX / 64 ||
 	    (k.quantum_ns && k.quantum_ns < MIN_QUANTUM) ||
 	    (k.grace_ns > MAX_GRACE && k.grace_ns != FIBER_GRACE_NONE))

@@ -46,7 +46,8 @@ int *fiber_errno_location(void);
  * struct fiber_config - how to start the runtime; zero means the default
  * @size:        sizeof(struct fiber_config), for compatibility
  * @processors:  how many fibers may run at once; default: the CPUs this
- *               process may use (FIBER_PROCESSORS in the environment wins)
+ *               process may use, by its affinity and, rounded up, by cpu.max of
+ *               its cgroup (FIBER_PROCESSORS in the environment wins)
  * @max_carriers: cap on threads made for fibers; default 10000
  * @stack_size:  default stack of a fiber, bytes; default 64 KiB, of which a
  *               guard page and the descriptor take about 4.5 KiB

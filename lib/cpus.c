@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * cpus.c - how many CPUs the process may use
+ *
+ * Those of its affinity, but no more than cpu.max of its cgroup (v2), or of one
+ * above, pays for, rounded up: with 1.5 CPUs two processors keep busy what one
+ * could not, and with more than two all stand still for a part of each period.
+ *
+ * The cgroup is named by the line "0::PATH" of /proc/self/cgroup. In a namespace
+ * PATH begins at its root, which is what the container has mounted; what lies
+ * above is not seen. Where v2 is not mounted, or has no cpu controller, there is
+ * no cpu.max and so no limit.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fb.h"
+
+#define CGROUPS		"/sys/fs/cgroup"
+
+/* What fits of a file, as text; false: none. */
+static bool read_text(const char *path, char *buf, size_t size)
+{
+	size_t n = 0;
+	ssize_t r = 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	while (n < size - 1 && (r = read(fd, buf + n, size - 1 - n)) > 0)
+		n += (size_t)r;
+	close(fd);
+	buf[n] = 0;
+	return r >= 0 && n;
+}
+
+/* "max 100000", "150000 100000": CPUs, rounded up. */
+static unsigned int quota(const char *dir)
+{
+	unsigned long long quota, period;
+	char path[PATH_MAX + 16], text[64];
+
+	snprintf(path, sizeof(path), "%s/cpu.max", dir);
+	if (!read_text(path, text, sizeof(text)) ||
+	    sscanf(text, "%llu %llu", &quota, &period) != 2 || !period)
+		return UINT_MAX;
+	quota = quota / period + !!(quota % period);
+	return quota < 1 ? 1 : quota > UINT_MAX ? UINT_MAX : (unsigned int)quota;
+}
+
+/* The path of ours, at most `size` bytes of it; false: there is no v2. */
+static bool own_cgroup(char *path, size_t size)
+{
+	char text[8192], *line = text, *end;
+
+	if (!read_text("/proc/self/cgroup", text, sizeof(text)))
+		return false;
+	for (; line; line = end ? end + 1 : NULL) {
+		end = strchr(line, '\n');
+		if (end)
+			*end = 0;
+		if (!strncmp(line, "0::/", 4))
+			return (size_t)snprintf(path, size, "%s", line + 3) < size;
+	}
+	return false;
+}
+
+static unsigned int cgroup_cpus(void)
+{
+	unsigned int n = UINT_MAX, here;
+	char dir[PATH_MAX] = CGROUPS, *own = dir + strlen(CGROUPS), *last;
+
+	if (!own_cgroup(own, sizeof(dir) - strlen(CGROUPS)))
+		return n;
+	/* From our own up to the root. */
+	for (;;) {
+		here = quota(dir);
+		n = here < n ? here : n;
+		last = strrchr(own, '/');
+		if (!last)
+			return n;
+		*last = 0;
+	}
+}
+
+unsigned int fb_cpus(void)
+{
+	unsigned int most = cgroup_cpus();
+	cpu_set_t set;
+	int n = 0;
+
+	if (!sched_getaffinity(0, sizeof(set), &set))
+		n = CPU_COUNT(&set);
+	if (n < 1)
+		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+	if (n < 1)
+		n = 1;
+	return (unsigned int)n < most ? (unsigned int)n : most;
+}
