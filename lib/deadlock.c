@@ -74,7 +74,7 @@ static bool all_quiet(void)
 	    fb_timer_earliest() != FB_NEVER)
 		return false;
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
-		if (!fb_runq_empty(&fb_rt.proc[i].q))
+		if (!fb_sched_empty(&fb_rt.proc[i]))
 			return false;
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)

@@ -327,6 +327,11 @@ void fb_sched_look(struct fb_processor *p);
  */
 #define FB_CLOCK_SHIFT	22
 void fb_sched_clock(struct fb_processor *p);
+/* Any thread; a hint: nobody waits in p's rings. */
+static inline bool fb_sched_empty(const struct fb_processor *p)
+{
+	return fb_runq_empty(&p->q) && fb_runq_empty(&p->soon);
+}
 /* Is anything ready that p's owner could run? */
 bool fb_sched_work(struct fb_processor *p);
 /* Owner of p, after timers changed: does somebody watch the earliest? */

@@ -327,11 +327,6 @@ FB_EXPORT void fiber_yield(void)
 
 /* ---- the root ---- */
 
-static bool emptied(const struct fb_processor *v)
-{
-	return fb_runq_empty(&v->q) && fb_runq_empty(&v->soon);
-}
-
 /*
  * A thief has emptied v's queue. Its owner may run on for long without a pass,
  * and its word would say READY all the time: each block of it would fly, each
@@ -348,12 +343,12 @@ static void unannounce(struct fb_processor *v)
 	/* Pairs with the owner's stores: a push before the word we see. */
 	uint32_t seen = FB_ACQUIRE(v->page->takeover), watch = FB_READ(v->watch);
 
-	if (!(seen & FB_TAKEOVER_READY) || seen == watch || !emptied(v))
+	if (!(seen & FB_TAKEOVER_READY) || seen == watch || !fb_sched_empty(v))
 		return;
 	/* Pairs with fb_runq_publish and the tail store of fb_runq_push. */
 	if (__atomic_compare_exchange_n(&v->page->takeover, &seen, watch, false,
 					__ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
-	    !emptied(v))
+	    !fb_sched_empty(v))
 		__atomic_fetch_or(&v->page->takeover, FB_TAKEOVER_READY,
 				  __ATOMIC_SEQ_CST);
 }
@@ -432,7 +427,7 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 	if (!f && fb_poller_wanted() && fb_rt.nproc > 1 &&
 	    fb_poller_look(p, FB_NEVER))
 		f = fb_pick_fast(p);
-	if (!f && !FB_READ(fb_rt.info->waiting) && emptied(p))
+	if (!f && !FB_READ(fb_rt.info->waiting) && fb_sched_empty(p))
 		f = search(c, p);
 	return f;
 }
