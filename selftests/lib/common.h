@@ -187,9 +187,18 @@ helper int start(unsigned int processors, uint64_t quantum_ns)
 	return fiber_init(&cfg);
 }
 
+/* Detached fibers need a moment to be gone when their last word was heard. */
+helper int fini_soon(void)
+{
+	int r = 0;
+
+	(void)until((r = fiber_fini()) != -EBUSY);
+	return r;
+}
+
 /*
  * Run fn(arg) as the first fiber of a new runtime and end the runtime. Every
- * fiber must have ended by then. 0, or what went wrong.
+ * fiber must have said its last word by then. 0, or what went wrong.
  */
 helper int with_runtime(unsigned int processors, uint64_t quantum_ns,
 			       void *(*fn)(void *), void *arg)
@@ -205,16 +214,7 @@ helper int with_runtime(unsigned int processors, uint64_t quantum_ns,
 	r = fiber_join(f, NULL);
 	if (r)
 		return r;
-	return fiber_fini();
-}
-
-/* Detached fibers need a moment to be gone when their last word was heard. */
-helper int fini_soon(void)
-{
-	int r = 0;
-
-	(void)until((r = fiber_fini()) != -EBUSY);
-	return r;
+	return fini_soon();
 }
 
 helper fiber_t *spawn(void *(*fn)(void *), void *arg)
