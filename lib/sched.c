@@ -222,6 +222,17 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 		fb_poller_look(p, now);
 }
 
+/* The next of either ring; NULL: both are empty. */
+static struct fiber *pick_any(struct fb_processor *p)
+{
+	struct fiber *f = p->hurry ? fb_latency_pick(p) : NULL;
+
+	if (!f)
+		f = fb_pick_fast(p);
+	/* It was the turn of q, but a thief was faster. */
+	return f || !p->hurry ? f : fb_latency_pick(p);
+}
+
 __attribute__((noinline)) struct fiber *
 fb_sched_pick_slow(struct fb_processor *p)
 {
@@ -244,8 +255,7 @@ fb_sched_pick_slow(struct fb_processor *p)
 	}
 	if (fb_sched_give_due(p))
 		return NULL;
-	f = p->hurry ? fb_latency_pick(p) : NULL;
-	return f ? f : fb_pick_fast(p);
+	return pick_any(p);
 }
 
 /* ---- what fibers do ---- */
@@ -421,12 +431,12 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		f = fb_sched_global_get(p);
 	if (!f && fb_timer_fire(p, fiber_now())) {
 		fb_sched_watch(p);
-		f = fb_pick_fast(p);
+		f = pick_any(p);
 	}
 	/* A single processor sleeps at once, and sees what is ready. */
 	if (!f && fb_poller_wanted() && fb_rt.nproc > 1 &&
 	    fb_poller_look(p, FB_NEVER))
-		f = fb_pick_fast(p);
+		f = pick_any(p);
 	if (!f && !FB_READ(fb_rt.info->waiting) && fb_sched_empty(p))
 		f = search(c, p);
 	return f;

@@ -346,6 +346,35 @@ TEST(latency_loses_nobody_on_four)
 	traffic_on(_metadata, 4);
 }
 
+/* ---- made ready by the clock, while nobody else is there ---- */
+
+static void *naps(void *arg)
+{
+	for (int i = 0; i < 100; i++) {
+		check_eq(0, fiber_sleep(((uintptr_t)arg + (uintptr_t)i % 7) *
+					20 * US));
+		if (i % 10 == 9)
+			fiber_yield();
+	}
+	return NULL;
+}
+
+/* A carrier that has looked for work in vain must not sleep with one of them. */
+TEST(latency_wakes_up_alone)
+{
+	fiber_t *f[5];
+
+	for (unsigned int processors = 1; processors <= 4; processors *= 2) {
+		ASSERT_EQ(0, start(processors, 0));
+		for (uintptr_t i = 0; i < ARRAY_SIZE(f); i++)
+			f[i] = spawn_class(FIBER_LATENCY, naps, (void *)i);
+		for (size_t i = 0; i < ARRAY_SIZE(f); i++)
+			join(f[i]);
+		ASSERT_EQ(0, fini_soon());
+	}
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- from plain threads ---- */
 
 enum { KNOCKS = 300 };
