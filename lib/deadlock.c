@@ -48,23 +48,34 @@ static struct {
 	bool said;
 } dl;
 
-static uint64_t activity(void)
+FB_LOOKS static uint64_t activity(void)
 {
-	uint64_t n = FB_READ(fb_rt.plain_spawned);
+	uint64_t n = FB_SEE(fb_rt.plain_spawned);
 
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
 		const struct fb_processor *p = &fb_rt.proc[i];
 
-		n += FB_READ(p->pass) + FB_READ(p->ended) -
-		     FB_READ(p->idle_passes);
+		n += FB_SEE(p->pass) + FB_SEE(p->ended) -
+		     FB_SEE(p->idle_passes);
 	}
+	return n;
+}
+
+/* As fb_fiber_alive, while owners count. */
+FB_LOOKS static bool some_alive(void)
+{
+	uint64_t n = FB_SEE(fb_rt.plain_spawned);
+
+	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+		n += fb_fiber_spawned(&fb_rt.proc[i]) -
+		     FB_SEE(fb_rt.proc[i].ended);
 	return n;
 }
 
 /* ---- is it stuck? ---- */
 
 /* Owner of one processor: nothing runs, nothing will by itself. */
-static bool all_quiet(void)
+FB_LOOKS static bool all_quiet(void)
 {
 	const struct fb_carrier *c;
 
@@ -78,7 +89,7 @@ static bool all_quiet(void)
 			return false;
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
-		if (FB_READ(c->cur))
+		if (FB_SEE(c->cur))
 			return false;
 	return true;
 }
@@ -173,7 +184,7 @@ void fb_deadlock_idle(void)
 		dl.seen = a;
 		dl.said = false;
 		dl.ns = FIRST_NS;
-		FB_WRITE(dl.at, fb_fiber_alive() ? now + FIRST_NS : FB_NEVER);
+		FB_WRITE(dl.at, some_alive() ? now + FIRST_NS : FB_NEVER);
 	} else if (now >= dl.at) {
 		look(now);
 	}

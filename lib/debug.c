@@ -37,11 +37,6 @@
 #include "stack.h"
 #include "wait.h"
 
-/* What others write meanwhile. */
-#define SEE(x)		(*(const volatile __typeof__(x) *)&(x))
-#define WATCHED		__attribute__((no_sanitize("address"), \
-				       no_sanitize("thread"), noinline))
-
 /* ---- the root of all for tools ---- */
 
 static const char *const why_name[FB_WHYS] = {
@@ -167,7 +162,7 @@ static struct seat *seat_of(const struct seats *s, const struct fiber *f)
 }
 
 /* Memory from the kernel, as a signal handler may be who asks. */
-WATCHED static int seats_take(struct seats *s)
+FB_LOOKS static int seats_take(struct seats *s)
 {
 	const struct fb_carrier *c, *first;
 	const struct fiber *f;
@@ -184,7 +179,7 @@ WATCHED static int seats_take(struct seats *s)
 	if (!s->seat)
 		return -ENOMEM;
 	for (c = first; c; c = c->next) {
-		f = SEE(c->cur);
+		f = FB_SEE(c->cur);
 		if (f)
 			*seat_of(s, f) = (struct seat){ f, c };
 	}
@@ -192,15 +187,15 @@ WATCHED static int seats_take(struct seats *s)
 }
 
 /* The carrier waits for a processor, in the kernel, or runs. */
-WATCHED static unsigned int state_on(const struct fb_carrier *c)
+FB_LOOKS static unsigned int state_on(const struct fb_carrier *c)
 {
-	const struct fb_cpage *page = SEE(c->page);
+	const struct fb_cpage *page = FB_SEE(c->page);
 	char letter;
 
 	if (!page)
 		return FIBER_RUNNING;
-	if (!SEE(page->in_fiber))
-		return SEE(page->processor) == FB_NO_PROCESSOR ? FIBER_READY :
+	if (!FB_SEE(page->in_fiber))
+		return FB_SEE(page->processor) == FB_NO_PROCESSOR ? FIBER_READY :
 								 FIBER_RUNNING;
 	letter = fb_os_thread_state(c->tid);
 	return letter == 'S' || letter == 'D' ? FIBER_BLOCKED : FIBER_RUNNING;
@@ -224,14 +219,28 @@ static const char *state_name(unsigned int state)
 	return name[state];
 }
 
-WATCHED static void see_context(struct fiber_info *i, const struct fiber *f)
+FB_LOOKS static const char *see_high(const struct fiber *f)
 {
-	const char *high = fb_stack_high(f);
+	if (FB_SEE(f->klass) != FB_KLASS_OWN)
+		return (const char *)f;
+	return FB_SEE(*(const char *const *)(f + 1));
+}
+
+FB_LOOKS static size_t see_bytes(const struct fiber *f)
+{
+	size_t guard = FB_SEE(f->canary) ? FB_CANARY_SIZE : fb_st.page;
+
+	return (size_t)(see_high(f) - (const char *)FB_SEE(f->base)) - guard;
+}
+
+FB_LOOKS static void see_context(struct fiber_info *i, const struct fiber *f)
+{
+	const char *high = see_high(f);
 	size_t used;
 
-	i->sp = SEE(f->ctx.sp);
-	i->bp = SEE(f->ctx.bp);
-	i->ip = SEE(f->ctx.ip);
+	i->sp = FB_SEE(f->ctx.sp);
+	i->bp = FB_SEE(f->ctx.bp);
+	i->ip = FB_SEE(f->ctx.ip);
 	if (i->ip == (void *)fb_arch_start && i->state == FIBER_READY)
 		i->state = FIBER_NEW;
 	used = (size_t)(high - (const char *)i->sp);
@@ -240,24 +249,24 @@ WATCHED static void see_context(struct fiber_info *i, const struct fiber *f)
 }
 
 /* False: there is no live fiber here. */
-WATCHED static bool see(struct fiber_info *i, const struct fiber *f,
+FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 			const struct seats *s, uint64_t now)
 {
 	const struct fb_carrier *c = seat_of(s, f)->c;
-	unsigned int why = SEE(f->why);
+	unsigned int why = FB_SEE(f->why);
 
-	i->id = SEE(f->id);
-	if (!i->id || SEE(f->join) == FB_JOIN_DONE)
+	i->id = FB_SEE(f->id);
+	if (!i->id || FB_SEE(f->join) == FB_JOIN_DONE)
 		return false;
 	for (size_t k = 0; k < sizeof(i->name); k++)
-		i->name[k] = SEE(f->name[k]);
+		i->name[k] = FB_SEE(f->name[k]);
 	i->name[sizeof(i->name) - 1] = 0;
 	i->library = i->id >> 63;
-	i->stack_bytes = (size_t)(fb_stack_high(f) - fb_stack_low(f));
-	i->entry = SEE(f->fn);
+	i->stack_bytes = see_bytes(f);
+	i->entry = FB_SEE(f->fn);
 	i->why = why ? fb_why_name(why) : "";
 	i->state = why ? FIBER_PARKED : c ? state_on(c) : FIBER_READY;
-	i->for_ns = why ? parked_for(SEE(f->w.kind) >> 2, now) : 0;
+	i->for_ns = why ? parked_for(FB_SEE(f->w.kind) >> 2, now) : 0;
 	i->tid = c && !why ? c->tid : 0;
 	i->sp = i->bp = i->ip = NULL;
 	i->stack_used = 0;
@@ -265,7 +274,7 @@ WATCHED static bool see(struct fiber_info *i, const struct fiber *f,
 		see_context(i, f);
 	i->state_name = state_name(i->state);
 	/* Another took the block meanwhile: it has begun since. */
-	return SEE(f->id) == i->id && SEE(f->join) != FB_JOIN_DONE;
+	return FB_SEE(f->id) == i->id && FB_SEE(f->join) != FB_JOIN_DONE;
 }
 
 /* ---- the walk ---- */

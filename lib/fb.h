@@ -35,6 +35,10 @@
 #define FB_WRITE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define FB_ACQUIRE(x)	__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
 #define FB_RELEASE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELEASE)
+/* What its one writer may write plainly meanwhile, and who looks at it so. */
+#define FB_SEE(x)	(*(const volatile __typeof__(x) *)&(x))
+#define FB_LOOKS	__attribute__((no_sanitize("address"), \
+				       no_sanitize("thread"), noinline))
 #define FB_EXPORT	__attribute__((visibility("default")))
 #define FB_NEVER	UINT64_MAX
 #define FB_LINE		64

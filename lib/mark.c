@@ -21,8 +21,6 @@
 
 #define ENTRIES		1024		/* a power of two */
 #define PAGES		64		/* looked at by one mincore */
-#define WATCHED		__attribute__((no_sanitize("address"), \
-				       no_sanitize("thread"), noinline))
 
 bool fb_mark_on;
 
@@ -35,7 +33,7 @@ static struct {
 
 /* ---- the mark of one stack ---- */
 
-WATCHED static const char *first_used(const char *from, const char *end)
+FB_LOOKS static const char *first_used(const char *from, const char *end)
 {
 	const uint64_t *w = (const uint64_t *)from;
 
@@ -44,7 +42,7 @@ WATCHED static const char *first_used(const char *from, const char *end)
 	return (const char *)w < end ? (const char *)w : end;
 }
 
-WATCHED static void clean(char *from, char *end)
+FB_LOOKS static void clean(char *from, char *end)
 {
 	for (volatile uint64_t *w = (uint64_t *)from; (char *)w < end; w++)
 		*w = 0;

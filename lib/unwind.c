@@ -22,7 +22,6 @@
 enum { RBP = 6, RSP = 7, RA = 16, REGS = 17 };
 enum { SAME, LOST, AT_CFA, IN_REG };	/* where the caller's register is */
 #define DEPTH	4			/* of remembered rows */
-#define WATCHED	__attribute__((no_sanitize("address"), no_sanitize("thread")))
 
 #pragma weak _dl_find_object
 
@@ -405,7 +404,7 @@ void fb_unwind_begin(struct fb_unwind *u, void *sp, void *bp, void *ip,
 	u->first = true;
 }
 
-WATCHED bool fb_unwind_next(struct fb_unwind *u)
+FB_LOOKS bool fb_unwind_next(struct fb_unwind *u)
 {
 	/* Behind a call there may be another function. */
 	uintptr_t pc = u->reg[RA] - !u->first;

@@ -306,8 +306,12 @@ static int an_outside_thread(void)
 {
 	pthread_t t;
 
+	int r;
+
 	pthread_create(&t, NULL, sets_late, NULL);
-	return fiber_run(waits_in_main, NULL) || failures;
+	r = fiber_run(waits_in_main, NULL);
+	pthread_join(t, NULL);
+	return r || failures;
 }
 
 static void tick(void *arg, uint64_t ticks)
