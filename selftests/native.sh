@@ -3,16 +3,16 @@
 #
 # Library tests on this machine, with the user backend.
 #
-#   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, examples.sh,
-#                             gdb.sh, fiberctl.sh
+#   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
+#                             examples.sh, gdb.sh, fiberctl.sh
 #
-# FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
+# FIBER_TEST_LIMIT: seconds for one program (120); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
 
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BUILD=${BUILD:-$HERE/../build}
-limit=${FIBER_TEST_LIMIT:-300}
+limit=${FIBER_TEST_LIMIT:-120}
 
 run_one() {
 	local label rc=0
@@ -30,7 +30,7 @@ run_one() {
 
 if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
-		"$HERE/examples.sh" "$HERE/gdb.sh" \
+		"$HERE/echo.sh" "$HERE/examples.sh" "$HERE/gdb.sh" \
 		"$HERE/fiberctl.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi
