@@ -11,8 +11,8 @@
  *		is carved there, or when its memory went back (depot.c)
  *   a fiber	has one block for all its life, so it is seen once
  *
- *   alive	id != 0 and join != DONE. Written by spawn (join, then id) and by the
- *		end (join = DONE, of detached ones too)
+ *   alive	id != 0 and join without the bit DONE. Written by spawn (join, then id) and by the
+ *		end (join = DONE, or GONE of detached ones)
  *   why	written by the fiber before it parks, set to 0 by who makes it ready,
  *		before it can be found by who runs it
  *   carriers' cur	written by the carrier alone
@@ -256,7 +256,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	unsigned int why = FB_SEE(f->why);
 
 	i->id = FB_SEE(f->id);
-	if (!i->id || FB_SEE(f->join) == FB_JOIN_DONE)
+	if (!i->id || (FB_SEE(f->join) & FB_JOIN_DONE))
 		return false;
 	for (size_t k = 0; k < sizeof(i->name); k++)
 		i->name[k] = FB_SEE(f->name[k]);
@@ -274,7 +274,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 		see_context(i, f);
 	i->state_name = state_name(i->state);
 	/* Another took the block meanwhile: it has begun since. */
-	return FB_SEE(f->id) == i->id && FB_SEE(f->join) != FB_JOIN_DONE;
+	return FB_SEE(f->id) == i->id && !(FB_SEE(f->join) & FB_JOIN_DONE);
 }
 
 /* ---- the walk ---- */

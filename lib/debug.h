@@ -12,7 +12,7 @@
  *     its memory begins at the slab's address + slab.size - slab.bytes; block i at
  *     that + i * stride, while i * stride < used. Its descriptor stands
  *     at - (address of the block / stride % colours) * colour_size behind that.
- *   A descriptor is a live fiber's if id is not 0 and join is not join_done.
+ *   A descriptor is a live fiber's if id is not 0 and join has not the bit join_done.
  *     why != 0: it is parked; whys[why] is the address of a word. If it is the `cur`
  *     of a carrier, it runs there, or blocks. Else it is ready.
  *     The stack is [base + guard, the descriptor), where guard is canary_size if

@@ -62,7 +62,7 @@ static inline void fb_unlock(fb_lock_t *l)
 /* ---- fibers ---- */
 
 /* fiber.join: see join.c for the protocol. Else a struct fb_node. */
-enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE };
+enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE, FB_JOIN_GONE };
 
 /*
  * fiber.flags: fiber_self() was called; .fpu differs from fb_rt.fpu; waits of it

@@ -64,10 +64,10 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
 	/*
-	 * Detached or not: debug.c sees who is alive by it. Pairs with the
-	 * acquires of the word in fiber_join.
+	 * DONE, or GONE of DETACHED: debug.c sees who is alive by it. Pairs
+	 * with the acquires of the word in fiber_join.
 	 */
-	FB_RELEASE(f->join, FB_JOIN_DONE);
+	FB_RELEASE(f->join, f->join | FB_JOIN_DONE);
 	c->cur = parent;
 	FB_WRITE(p->page->takeover, takeover | p->watch);
 	fb_switch_last(c, &f->ctx, &parent->ctx);
@@ -419,16 +419,18 @@ FB_EXPORT fiber_t *fiber_self(void)
 
 FB_EXPORT uint64_t fiber_id(const fiber_t *f)
 {
-	return f->id;
+	return f ? f->id : 0;
 }
 
 FB_EXPORT const char *fiber_name(const fiber_t *f)
 {
-	return f->name;
+	return f ? f->name : "";
 }
 
 FB_EXPORT int fiber_set_name(fiber_t *f, const char *name)
 {
+	if (!f)
+		return -EINVAL;
 	set_name(f, name ? name : "");
 	return 0;
 }

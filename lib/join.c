@@ -7,6 +7,10 @@
  *   DETACHED  alive; nobody ever will: who ends frees
  *   a node    alive; of who waits (wait.h), a fiber or plain thread, which frees
  *   DONE      ended and off its stack: who joins or detaches frees
+ *   GONE      freed; who still comes made a mistake, and is told so until the block
+ *	       is another fiber's
+ *
+ * DONE is the bit that says "ended" to tools: no node and no other state has it.
  *
  *	ending fiber, off its stack	joiner
  *	old = exchange(join, DONE)	lock join_lock
@@ -47,6 +51,7 @@ void fb_join_bury(struct fb_carrier *c, void *arg)
 	if (old == FB_JOIN_NONE)
 		return;
 	if (old == FB_JOIN_DETACHED) {
+		FB_WRITE(f->join, FB_JOIN_GONE);
 		fb_stack_put(p, f);
 		if (s)
 			fb_scope_gone(p, s);
@@ -61,7 +66,28 @@ void fb_join_bury(struct fb_carrier *c, void *arg)
 		fb_wake(p, n->w);
 }
 
+_Static_assert(FB_JOIN_GONE == (FB_JOIN_DETACHED | FB_JOIN_DONE), "end_into()");
+
 /* ---- join ---- */
+
+static _Noreturn void die_twice(const struct fiber *f)
+{
+	fb_die("fiber %llu \"%s\" is joined or detached a second time",
+	       (unsigned long long)f->id, f->name);
+}
+
+/* Ended, and the caller's to free. */
+static void *take_result(struct fb_processor *p, struct fiber *f)
+{
+	void *value = f->result;
+
+	FB_WRITE(f->join, FB_JOIN_GONE);
+	if (p)
+		fb_stack_put(p, f);
+	else
+		fb_stack_put_slow(NULL, f);
+	return value;
+}
 
 static void unlock_join(struct fb_processor *p, void *object)
 {
@@ -110,7 +136,7 @@ static int join_wait(struct fb_caller *me, struct fiber *f, uint64_t deadline)
 					 __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 		fb_unlock(&f->join_lock);
 		if (old != FB_JOIN_DONE)
-			fb_die("a fiber is joined twice, or joined and detached");
+			die_twice(f);
 		return 0;
 	}
 	state = fb_wait(me, &k, FB_WHY_JOIN);
@@ -129,15 +155,13 @@ static int join_visiting(struct fb_caller *me, fiber_t *f, void **result,
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
 	/* Pairs with the release or exchange of DONE at its end. */
+	if (FB_ACQUIRE(f->join) == FB_JOIN_GONE)
+		die_twice(f);
 	if (FB_ACQUIRE(f->join) != FB_JOIN_DONE)
 		r = deadline ? join_wait(me, f, deadline) : -ETIMEDOUT;
 	if (r)
 		return r;
-	value = f->result;
-	if (me->p)
-		fb_stack_put(me->p, f);
-	else
-		fb_stack_put_slow(NULL, f);
+	value = take_result(me->p, f);
 	if (result)
 		*result = value;
 	return 0;
@@ -182,6 +206,7 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
 			p->pool_count >= FB_POOL_MAX))
 		return join_slow(f, result, FB_NEVER);
+	FB_WRITE(f->join, FB_JOIN_GONE);
 	fb_stack_put_fast(p, f);
 	fb_leave(c);
 	if (result)
@@ -200,13 +225,10 @@ static int detach(struct fb_carrier *c, fiber_t *f)
 					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return 0;
 	if (old != FB_JOIN_DONE)
-		fb_die("a fiber is joined and detached, or detached twice");
-	if (c) {
-		fb_stack_put(fb_enter(c), f);
+		die_twice(f);
+	take_result(c ? fb_enter(c) : NULL, f);
+	if (c)
 		fb_leave(c);
-	} else {
-		fb_stack_put_slow(NULL, f);
-	}
 	return 0;
 }
 

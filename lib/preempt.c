@@ -238,6 +238,8 @@ FB_EXPORT void fiber_no_preempt_end(void)
 	fb_barrier();
 	if (!c)
 		return;
+	if (fb_unlikely(!c->page->no_preempt))
+		fb_die("fiber_no_preempt_end() without fiber_no_preempt_begin()");
 	FB_WRITE(c->page->no_preempt, c->page->no_preempt - 1);
 	if (!c->page->no_preempt && FB_READ(c->page->pending))
 		fiber_yield();
@@ -257,6 +259,8 @@ FB_EXPORT void fiber_blocking_end(void)
 
 	if (!c)
 		return;
+	if (fb_unlikely(!c->page->blocking))
+		fb_die("fiber_blocking_end() without fiber_blocking_begin()");
 	/* Pairs with fb_group_retake where there is no membarrier. */
 	__atomic_fetch_sub(&c->page->blocking, 1, __ATOMIC_SEQ_CST);
 	fb_enter(c);	/* waits here if the processor was handed on */

@@ -28,6 +28,7 @@
 #define SPARES		6	/* beyond one a processor, for a burst of blocks */
 #define DEFAULT_STACK	65536
 #define MIN_STACK	16384
+#define MAX_STACK	(1ull << 36)
 #define DEFAULT_QUANTUM	10000000ULL
 #define MIN_QUANTUM	50000ULL
 #define DEFAULT_GRACE	50000ULL
@@ -136,6 +137,25 @@ static int read_env(struct fiber_config *k)
 	return r < 0 ? r : 0;
 }
 
+static int refuse(const char *field, const char *rule)
+{
+	fb_say("fiber_config.%s %s", field, rule);
+	return -EINVAL;
+}
+
+static int check_config(const struct fiber_config *k)
+{
+	if (k->processors > MAX_PROCESSORS)
+		return refuse("processors", "is more than 1024");
+	if (k->stack_size > MAX_STACK)
+		return refuse("stack_size", "is more than 64 GiB");
+	if (k->quantum_ns && k->quantum_ns < MIN_QUANTUM)
+		return refuse("quantum_ns", "is less than 50000");
+	if (k->grace_ns > MAX_GRACE && k->grace_ns != FIBER_GRACE_NONE)
+		return refuse("grace_ns", "is more than 10000000 (10 ms)");
+	return 0;
+}
+
 static int configure(const struct fiber_config *cfg)
 {
 	struct fiber_config k = { 0 };
@@ -144,7 +164,7 @@ static int configure(const struct fiber_config *cfg)
 
 	if (cfg) {
 		if (cfg->size < sizeof(cfg->size) || cfg->size > sizeof(k))
-			return -EINVAL;
+			return refuse("size", "is not sizeof(struct fiber_config)");
 		memcpy(&k, cfg, cfg->size);
 	}
 	r = read_env(&k);
@@ -152,10 +172,9 @@ static int configure(const struct fiber_config *cfg)
 		return r;
 	if (!k.processors)
 		k.processors = fb_cpus();
-	if (k.processors > MAX_PROCESSORS || k.stack_size > SIZE_MAX / 64 ||
-	    (k.quantum_ns && k.quantum_ns < MIN_QUANTUM) ||
-	    (k.grace_ns > MAX_GRACE && k.grace_ns != FIBER_GRACE_NONE))
-		return -EINVAL;
+	r = check_config(&k);
+	if (r)
+		return r;
 	fb_rt.nproc = k.processors;
 	fb_rt.max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
 	if (fb_rt.max_carriers < k.processors + 1)
@@ -471,8 +490,10 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	fiber_t *f;
 	int r;
 
-	if (!main)
+	if (!main) {
+		fb_say("fiber_run: there is no function to run");
 		return -EINVAL;
+	}
 	if (fb_current())
 		return -EBUSY;
 	r = fiber_init(NULL);

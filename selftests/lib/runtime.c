@@ -181,6 +181,9 @@ TEST(config_of_wrong_size)
 	cfg.size = 0;
 	ASSERT_EQ(-EINVAL, fiber_init(&cfg));
 	cfg.size = sizeof(cfg);
+	cfg.stack_size = 1ul << 40;
+	ASSERT_EQ(-EINVAL, fiber_init(&cfg));
+	cfg.stack_size = 0;
 	ASSERT_EQ(0, fiber_init(&cfg));
 	ASSERT_EQ(0, fiber_fini());
 }

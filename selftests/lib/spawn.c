@@ -428,6 +428,88 @@ TEST(numbers_are_never_used_again)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- mistakes that would cost another fiber its stack: fatal ---- */
+
+static void *joins_twice(void *arg)
+{
+	fiber_t *f = spawn(returns_arg, arg);
+
+	fiber_join(f, NULL);
+	fiber_join(f, NULL);
+	return arg;
+}
+
+static void *joins_then_detaches(void *arg)
+{
+	fiber_t *f = spawn(yields_then_returns, arg);
+
+	fiber_join(f, NULL);
+	fiber_detach(f);
+	return arg;
+}
+
+static atomic_bool it_ended;
+
+static void *says_when_it_ends(void *arg)
+{
+	fiber_yield();
+	it_ended = true;
+	return arg;
+}
+
+static void *joins_a_detached_one(void *arg)
+{
+	fiber_t *f = spawn(says_when_it_ends, arg);
+
+	fiber_detach(f);
+	while (!it_ended)
+		fiber_yield();
+	fiber_sleep(MS);
+	fiber_join(f, NULL);
+	return arg;
+}
+
+static void *ends_what_never_began(void *arg)
+{
+	fiber_no_preempt_end();
+	return arg;
+}
+
+/* The signal that ends a process which does this; 0: none. */
+static int killed_by(void *(*fn)(void *))
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid) {
+		with_runtime(1, 0, fn, NULL);
+		_exit(0);
+	}
+	waitpid(pid, &status, 0);
+	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+TEST(second_join_or_detach)
+{
+	EXPECT_EQ(SIGABRT, killed_by(joins_twice));
+	EXPECT_EQ(SIGABRT, killed_by(joins_then_detaches));
+	EXPECT_EQ(SIGABRT, killed_by(joins_a_detached_one));
+}
+
+TEST(no_preempt_end_without_begin)
+{
+	EXPECT_EQ(SIGABRT, killed_by(ends_what_never_began));
+}
+
+TEST(no_fiber)
+{
+	EXPECT_EQ(0, fiber_id(NULL));
+	EXPECT_STREQ("", fiber_name(NULL));
+	EXPECT_EQ(-EINVAL, fiber_set_name(NULL, "x"));
+	EXPECT_EQ(-EINVAL, fiber_join(NULL, NULL));
+	EXPECT_EQ(-EINVAL, fiber_detach(NULL));
+}
+
 /* ---- statistics ---- */
 
 TEST(statistics_count)

@@ -159,7 +159,7 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 	unsigned int why = raw[t->d.fiber.why];
 	uint32_t since;
 
-	if (!s.id || get(raw, t->d.fiber.join) == t->d.join_done)
+	if (!s.id || get(raw, t->d.fiber.join) & t->d.join_done)
 		return 0;
 	c = bsearch(&key, w->c, w->nc, sizeof(key), by_cur);
 	s.library = s.id >> 63;

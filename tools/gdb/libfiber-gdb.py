@@ -121,7 +121,7 @@ class Fiber:
 
         at = root.fiber
         self.id = get(at.id)
-        self.alive = self.id != 0 and get(at.join) != root.join_done
+        self.alive = self.id != 0 and not get(at.join) & root.join_done
         if not self.alive:
             return
         self.library = self.id >> 63
