@@ -11,6 +11,7 @@
 #include <linux/sched/mm.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
+#include <linux/time_namespace.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
@@ -335,6 +336,15 @@ static void give_back(struct fiber_carrier *c)
 	local_irq_restore(flags);
 }
 
+/* From the clock of the caller's time namespace to the machine's; 0: none. */
+static u64 host_deadline(u64 ns)
+{
+	struct timespec64 offset = {};
+
+	timens_add_monotonic(&offset);
+	return ns ? max_t(s64, 1, (s64)ns - timespec64_to_ns(&offset)) : 0;
+}
+
 static int wait(struct fiber_carrier *c, void __user *uarg)
 {
 	bool had = READ_ONCE(c->processor);
@@ -348,7 +358,7 @@ static int wait(struct fiber_carrier *c, void __user *uarg)
 	    (a.deadline_ns && !(a.flags & FIBER_WAIT_SPARE)) ||
 	    memchr_inv(a.reserved, 0, sizeof(a.reserved)))
 		return -EINVAL;
-	err = fiber_handoff_wait(c, a.flags, a.deadline_ns);
+	err = fiber_handoff_wait(c, a.flags, host_deadline(a.deadline_ns));
 	if (err == -EINTR && (a.flags & FIBER_WAIT_READY)) {
 		need_at_edge(c);
 		if (!(a.flags & FIBER_WAIT_GIVE))

@@ -41,6 +41,8 @@ enum { REPORT = 1, ABORT = 2, ALONE = 4 };
 
 static struct {
 	uint32_t mode;			/* 0: off; constant */
+	int fd;				/* constant; a filter of the program's may */
+					/* forbid to open it when we look */
 	fb_lock_t lock;			/* of the rest; `at` is read by all */
 	uint64_t at;			/* look then */
 	uint64_t ns;			/* until the next time */
@@ -107,7 +109,7 @@ static bool no_outside_thread(void)
 		listed++;
 	ours = (listed < live ? listed : live) + FB_READ(fb_rt.helpers) +
 	       FB_READ(fb_rt.plain_waits);
-	live = fb_os_threads();
+	live = fb_os_threads(dl.fd);
 	return live && live <= ours;
 }
 
@@ -211,14 +213,12 @@ static int mode_word(const char *s, size_t n)
 	return -1;
 }
 
-int fb_deadlock_start(void)
+static int read_mode(void)
 {
 	const char *s = getenv("FIBER_DEADLOCK"), *word = s;
 	size_t n;
 	int m;
 
-	memset(&dl, 0, sizeof(dl));
-	dl.at = FB_NEVER;
 	dl.mode = REPORT;
 	if (!s || !*s)
 		return 0;
@@ -238,4 +238,22 @@ int fb_deadlock_start(void)
 		if (!word[n])
 			return 0;
 	}
+}
+
+int fb_deadlock_start(void)
+{
+	int r;
+
+	memset(&dl, 0, sizeof(dl));
+	dl.at = FB_NEVER;
+	r = read_mode();
+	dl.fd = !r && dl.mode && !(dl.mode & ALONE) ? fb_os_open_stat() : -1;
+	return r;
+}
+
+void fb_deadlock_stop(void)
+{
+	if (dl.fd >= 0)
+		close(dl.fd);
+	dl.fd = -1;
 }

@@ -592,6 +592,7 @@ void fb_dump_stop(void);
 
 /* ---- deadlock.c ---- */
 int fb_deadlock_start(void);
+void fb_deadlock_stop(void);
 /* Owner of a processor with nothing to do: look, if it is time. */
 void fb_deadlock_idle(void);
 /* When an idle carrier is to wake and look; FB_NEVER. */
@@ -608,8 +609,10 @@ void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
 /* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
 char fb_os_thread_state(int tid);
+/* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
+int fb_os_open_stat(void);
 /* Threads of this process; 0: not known. */
-uint32_t fb_os_threads(void);
+uint32_t fb_os_threads(int fd);
 
 /* ---- coro.c, costack.c ---- */
 /* The calling fiber ends inside co; then, off its stack. */

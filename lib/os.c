@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -55,17 +56,12 @@ int fb_os_membarrier(int cmd)
 }
 
 /* What follows the name in a stat file of /proc; NULL: no answer. */
-static const char *stat_of(const char *path, char *text, size_t size)
+static const char *stat_of(int fd, char *text, size_t size)
 {
-	int fd, err = errno;
-	ssize_t n = 0;
+	int err = errno;
+	ssize_t n = fd < 0 ? -1 : pread(fd, text, size - 1, 0);
 	char *p;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		n = read(fd, text, size - 1);
-		close(fd);
-	}
 	errno = err;
 	if (n <= 0)
 		return NULL;
@@ -77,19 +73,43 @@ static const char *stat_of(const char *path, char *text, size_t size)
 char fb_os_thread_state(int tid)
 {
 	char path[48], text[128];
+	int fd, err = errno;
 	const char *p;
 
 	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	p = stat_of(path, text, sizeof(text));
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	p = stat_of(fd, text, sizeof(text));
+	if (fd >= 0)
+		close(fd);
+	errno = err;
 	return p ? *p : 0;
 }
 
-uint32_t fb_os_threads(void)
+int fb_os_open_stat(void)
+{
+	int err = errno, fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC), high;
+
+	if (fd < 0)
+		goto out;
+	high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
+	if (high >= 0) {
+		close(fd);
+		fd = high;
+	}
+out:
+	errno = err;
+	return fd;
+}
+
+uint32_t fb_os_threads(int fd)
 {
 	char text[512];
-	const char *p = stat_of("/proc/self/stat", text, sizeof(text));
+	const char *p = stat_of(fd, text, sizeof(text));
 	uint32_t n = 0;
 
+	/* Is it still that file? */
+	if (p && strtol(text, NULL, 10) != getpid())
+		return 0;
 	/* The 18th word from the state on. */
 	for (int i = 0; p && i < 17; i++) {
 		p = strchr(p, ' ');

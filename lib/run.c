@@ -337,6 +337,7 @@ static void fork_child(void)
 	fb_self = NULL;
 	fb_rt.state = FB_FORKED;
 	fb_poller_fork_child();
+	fb_deadlock_stop();
 	if (fb_rt.backend == &fb_kern)
 		fb_kern_fork_child();
 	else
@@ -376,6 +377,7 @@ static int start(const struct fiber_config *cfg)
 		fb_say("cannot start: %s", strerror(-r));
 		fb_rt.backend->close();
 		fb_dump_stop();
+		fb_deadlock_stop();
 		fb_guard_fini();
 		fb_stack_fini();
 		end_processors();
@@ -392,6 +394,7 @@ static void stop(void)
 	fb_poller_stop();
 	fb_rt.backend->close();
 	fb_dump_stop();
+	fb_deadlock_stop();
 	fb_guard_fini();
 	fb_stack_fini();
 	end_processors();

@@ -437,8 +437,12 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 	if (!f && fb_poller_wanted() && fb_rt.nproc > 1 &&
 	    fb_poller_look(p, FB_NEVER))
 		f = pick_any(p);
-	if (!f && !FB_READ(fb_rt.info->waiting) && fb_sched_empty(p))
-		f = search(c, p);
+	if (!f && fb_sched_empty(p)) {
+		if (FB_READ(fb_rt.info->waiting))
+			c->kept = false;	/* as in find() */
+		else
+			f = search(c, p);
+	}
 	return f;
 }
 
@@ -449,8 +453,12 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
  */
 static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 {
-	struct fiber *f = fb_sched_give_due(p) ? NULL : look_around(c, p);
+	struct fiber *f = NULL;
 
+	if (fb_sched_give_due(p))
+		c->kept = false;	/* we do not know that there is nothing */
+	else
+		f = look_around(c, p);
 	if (!f)
 		p->idle_passes++;
 	if (c->searching) {

@@ -171,7 +171,7 @@ unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 		struct fb_processor *of = &fb_rt.proc[at];
 
 		while (FB_READ(of->timer_next) <= now &&
-		       (holdings++ < FIRE_PASS || fb_runq_empty(&to->q))) {
+		       (holdings++ < FIRE_PASS || fb_sched_empty(to))) {
 			d = fire_some(of, now);
 			n += make_ready(to, d.ready, !n);
 			n += make_calls(to, d.calls);

@@ -254,6 +254,8 @@ void fb_wake(struct fb_processor *p, struct fb_waiter *w)
 
 	if (kind == FB_THREAD)
 		wake_thread(w);
+	else if (fb_unlikely(!p && FB_READ(fb_rt.state) == FB_FORKED))
+		;	/* the child of a fork has what they look like, not them */
 	else if (kind == FB_TASK)
 		fb_task_ready(p, w);
 	else if (p)

@@ -4,6 +4,10 @@
  * threads, close or reuse its descriptor, use registers that few know of
  */
 #include <grp.h>
+#include <linux/seccomp.h>
+#include <linux/filter.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -179,6 +183,135 @@ TEST(program_closes_all_descriptors)
 	if (kernel)
 		EXPECT_NE(NULL, strstr(text, "closed or replaced"))
 			TH_LOG("it said: %s", text);
+}
+
+/* ---- another clock ---- */
+
+static bool write_offset(const char *offset)
+{
+	int fd = open("/proc/self/timens_offsets", O_WRONLY);
+	bool ok = fd >= 0 && write(fd, offset, strlen(offset)) > 0;
+
+	close(fd);
+	return ok;
+}
+
+/* By CLOCK_MONOTONIC 20 ms pass, or many more in a loaded VM, but not 1000 s. */
+static int sleep_in_namespace(const char *offset)
+{
+	pid_t pid;
+
+	if (unshare(CLONE_NEWTIME) || !write_offset(offset))
+		return 90;
+	pid = fork();			/* only children are in it */
+	if (!pid) {
+		uint64_t t = now_ns();
+
+		alarm(50);
+		if (start(1, 0) || fiber_sleep(20 * MS) ||
+		    now_ns() - t < 20 * MS)
+			_exit(93);
+		_exit(fiber_fini() ? 94 : 7);
+	}
+	return exit_code(pid);
+}
+
+static int in_a_namespace(const char *offset)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(sleep_in_namespace(offset));
+	return exit_code(pid);
+}
+
+TEST(time_namespace)
+{
+	if (in_a_namespace("monotonic 0 0\n") == 90)
+		SKIP(return, "no time namespaces, or no permission");
+	EXPECT_EQ(7, in_a_namespace("monotonic 1000 0\n"));
+	EXPECT_EQ(7, in_a_namespace("monotonic -1 0\n"));
+}
+
+/* ---- a child of fork ---- */
+
+static fiber_chan_t *line;
+
+static void *receives(void *arg)
+{
+	int value;
+
+	check_eq(0, fiber_chan_recv(line, &value));
+	check_eq(7, value);
+	return arg;
+}
+
+/* A handler of atfork may do as much: who waited is not there, and nothing breaks. */
+TEST(child_of_a_fork_sends_to_a_waiting_fiber)
+{
+	int value = 7, code;
+	fiber_t *f;
+	pid_t pid;
+
+	ASSERT_EQ(0, start(1, 0));
+	ASSERT_EQ(0, fiber_chan_create(&line, sizeof(int), 0));
+	f = spawn(receives, NULL);
+	do {
+		pid = fork();
+		if (!pid) {
+			alarm(50);
+			_exit(fiber_chan_try_send(line, &value) ? 8 : 7);
+		}
+		code = exit_code(pid);
+	} while (code == 8);		/* it did not wait yet */
+	EXPECT_EQ(7, code);
+	ASSERT_EQ(0, fiber_chan_send(line, &value));
+	join(f);
+	ASSERT_EQ(0, fiber_chan_destroy(line));
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- a filter that forbids to open files ---- */
+
+static bool forbid_open(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { sizeof(code) / sizeof(code[0]), code };
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+			SECCOMP_FILTER_FLAG_TSYNC, &prog);
+}
+
+/* Long enough for the deadlock report to look; it opens nothing by then. */
+TEST(program_forbids_open)
+{
+	pid_t pid;
+	int code;
+
+	ASSERT_EQ(0, start(1, 0));
+	code = on_kernel();
+	ASSERT_EQ(0, fiber_fini());
+	if (!code)
+		SKIP(return, "the user backend's monitor looks at /proc");
+	pid = fork();
+	if (!pid) {
+		alarm(50);
+		if (start(1, 0) || fiber_chan_create(&line, sizeof(int), 0))
+			_exit(92);
+		spawn(receives, NULL);
+		if (!forbid_open())
+			_exit(90);
+		sleep(3);
+		_exit(7);
+	}
+	EXPECT_EQ(7, exit_code(pid));
 }
 
 /* ---- wide registers ---- */

@@ -246,7 +246,7 @@ struct fiber_attach_args {
 struct fiber_wait_args {
 	__u32 flags;		/* FIBER_WAIT_* */
 	__u32 processor;	/* out */
-	__u64 deadline_ns;	/* SPARE: absolute CLOCK_MONOTONIC; 0: none */
+	__u64 deadline_ns;	/* SPARE: absolute CLOCK_MONOTONIC, as the caller sees it; 0: none */
 	__u32 event;		/* out: FIBER_EVENT_* */
 	__u32 reserved0;	/* zero */
 	__u64 reserved[2];	/* zero */
