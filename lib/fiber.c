@@ -64,8 +64,8 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
 	/*
-	 * DONE, or GONE of DETACHED: debug.c sees who is alive by it. Pairs
-	 * with the acquires of the word in fiber_join.
+	 * DONE, or GONE of DETACHED: debug.c sees who is alive by it.
+	 * Pairs with the acquires of the word in fiber_join.
 	 */
 	FB_RELEASE(f->join, f->join | FB_JOIN_DONE);
 	c->cur = parent;
