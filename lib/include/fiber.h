@@ -44,16 +44,20 @@ int *fiber_errno_location(void);
 
 /*
  * struct fiber_config - how to start the runtime; zero means the default
+ * FIBER_PROCESSORS, _QUANTUM_US and _GRACE_US in the environment win.
  * @size:        sizeof(struct fiber_config), for compatibility
- * @processors:  how many fibers may run at once; default: the CPUs this
- *               process may use, by its affinity and, rounded up, by cpu.max of
- *               its cgroup (FIBER_PROCESSORS in the environment wins)
- * @max_carriers: cap on threads made for fibers; default 10000
- * @stack_size:  default stack of a fiber, bytes; default 64 KiB, of which a
- *               guard page and the descriptor take about 4.5 KiB
- * @quantum_ns:  how long a fiber may run while others are ready; default 10 ms
+ * @processors:  how many fibers may run at once, up to 1024; default: the CPUs
+ *               this process may use, by its affinity and, rounded up, by
+ *               cpu.max of its cgroup
+ * @max_carriers: cap on threads made for fibers; default 10000, at least
+ *               processors + 1; the module may allow fewer
+ * @stack_size:  default stack of a fiber, bytes; default 64 KiB, 16 KiB at
+ *               least, 64 GiB at most, rounded up to pages. A guard page, the
+ *               descriptor and the place it is shifted by take 4.2 to 6 KiB
+ * @quantum_ns:  how long a fiber may run while others are ready; default 10 ms,
+ *               50 us at least
  * @grace_ns:    how long a blocked fiber keeps its processor from spares;
- *               default 50 us; FIBER_GRACE_NONE: none
+ *               default 50 us, 10 ms at most; FIBER_GRACE_NONE: none
  */
 struct fiber_config {
 	size_t size;
@@ -68,19 +72,34 @@ struct fiber_config {
 /*
  * fiber_run - start the runtime, run main(arg) as its first fiber, stop
  *
- * Any plain thread; not from a fiber (-EBUSY when the runtime already runs).
- * Returns what main returned, or a negative errno value if the runtime could
- * not start (a line on stderr says why). Fibers still alive when main returns
- * are abandoned, as goroutines are.
+ * Any plain thread; not from a fiber. Returns what main returned, or a negative
+ * errno value if the runtime could not start: of what is wrong with the
+ * configuration, the environment or the device a line on stderr says more.
+ *
+ * If fibers are alive when main returns, or a plain thread is inside a call,
+ * the runtime is not stopped but abandoned: fiber_run returns, they go on until
+ * they end or the process does. It cannot be started again before all of them
+ * have ended (-EBUSY). Until then plain threads cannot spawn, and nobody opens
+ * a scope or starts a task (-EPERM); fibers may still spawn.
+ *
+ * Errors: -EINVAL: main is NULL, or a value in the environment is wrong.
+ * -EBUSY: the caller is a fiber, or the runtime runs already. -EPERM: in the
+ * child of a fork. -ENOMEM. -EAGAIN: no threads. With FIBER_BACKEND=kernel:
+ * -ENODEV: there is no /dev/fiber. -EACCES: it may not be opened. -EPROTO: the
+ * module is of another version. -EOPNOTSUPP: the program has a user shadow
+ * stack.
  */
 int fiber_run(int (*main)(void *), void *arg);
 
 /*
  * The embedding form, for programs that own main(): fiber_init starts the
  * runtime (cfg may be NULL), plain threads then spawn fibers and wait for them
- * with fiber_join; fiber_fini stops it: -EBUSY while fibers are alive or a plain
- * thread is inside a call. It ends the life of every fiber: a handle that was
- * neither joined nor detached before must not be used after.
+ * with fiber_join; fiber_fini stops it. That ends the life of every fiber: a
+ * handle that was neither joined nor detached before must not be used after.
+ * fiber_init: any plain thread. Errors: as fiber_run; -EINVAL: a value of cfg.
+ * fiber_fini: any plain thread. Errors: -EBUSY: fibers are alive, or a plain
+ * thread is inside a call, or the caller is a fiber; it runs on, try again.
+ * -EPERM: no runtime, or in the child of a fork.
  */
 int fiber_init(const struct fiber_config *cfg);
 int fiber_fini(void);
@@ -105,14 +124,17 @@ const char *fiber_backend(void);
  * struct fiber_attr - properties of a new fiber; zero means the default
  * @size: sizeof(struct fiber_attr)
  * @name: copied, at most 15 bytes are kept
- * @stack_size: usable bytes at least; rounded up to the next of some sizes:
- *              2, 4, 8 KiB, then about 11, 27, 57 KiB, ... with the default of
- *              64 KiB. Frames larger than a page can jump over the guard page
- *              unless compiled with -fstack-clash-protection (as fiber.pc
- *              says). The three smallest have no guard page: an overflow is
- *              found at the next switch, when it has done its harm. Link with
- *              -Wl,-z,now for them: the first call of a function by the
- *              dynamic linker needs more stack than 2 KiB
+ * @stack_size: usable bytes at least; 0: fiber_config.stack_size. Rounded up to
+ *              the next of some sizes: 2, 4, 8 KiB, then 6.2 KiB less than 16,
+ *              32, 64, 128 KiB and so on (where 64 is the default size), which
+ *              is what it takes of the address space: to ask for 64 KiB costs
+ *              128. Memory is committed by the page, when it is touched. Frames
+ *              larger than a page can jump over the guard page unless compiled
+ *              with -fstack-clash-protection (as fiber.pc says). The three
+ *              smallest have no guard page: an overflow is found at the next
+ *              switch, when it has done its harm. Link with -Wl,-z,now for
+ *              them: the first call of a function by the dynamic linker needs
+ *              more stack than 2 KiB
  * @stack:      the caller's own memory of stack_size bytes, 512 at least, in
  *              place of the library's; without a guard page too. It is the
  *              caller's again when fiber_join has returned: such a fiber cannot
@@ -139,13 +161,17 @@ struct fiber_attr {
 /*
  * fiber_spawn - start fn(arg) as a new fiber
  * @out:  receives the fiber, to be given to fiber_join or fiber_detach exactly
- *        once; NULL: detached from the start
+ *        once (a second time aborts the program, with a line on stderr, until
+ *        its memory is another fiber's); NULL: detached from the start
  * @attr: may be NULL
  * Any thread (a plain thread needs fiber_init). From a fiber the child runs at
  * once and the caller's continuation becomes ready (it may move to another
  * processor). *out is written when fiber_spawn returns in the caller, so the
  * child may have run, or ended, before: it finds itself by fiber_self(), never
- * in *out. Errors: -ENOMEM, -EINVAL, -EPERM (no runtime).
+ * in *out. fn ends by returning or by fiber_exit, never by pthread_exit, which
+ * would end the thread that other fibers need.
+ * Errors, *out is then as it was: -ENOMEM. -EINVAL: fn is NULL, or a value of
+ * attr. -EPERM: no runtime.
  */
 int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg);
 int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
@@ -153,17 +179,21 @@ int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
 
 /*
  * fiber_join - wait until f ended; *result (may be NULL) is what it returned
- * Any thread; a plain thread sleeps in the kernel. Ends the life of f, unless an
- * error is returned: then f is to be joined or detached still.
- * Errors: -EDEADLK (f is the caller), -EINVAL (f is NULL), -ECANCELED, -ETIMEDOUT (the deadline,
- * CLOCK_MONOTONIC in ns, has come; 0: do not wait).
+ * Any thread; a plain thread sleeps in the kernel. Ends the life of f, unless
+ * an error is returned: then f is to be joined or detached still.
+ * Errors: -EDEADLK: f is the caller. -EINVAL: f is NULL. -ECANCELED: the caller
+ * is cancelled; f may have ended. -ETIMEDOUT: the deadline, CLOCK_MONOTONIC in
+ * ns, has come (0: do not wait, this is no cancellation point). -EPERM: in the
+ * child of a fork.
  */
 int fiber_join(fiber_t *f, void **result);
 int fiber_join_until(fiber_t *f, void **result, uint64_t deadline);
-/* fiber_detach - nobody will join f; it is freed when it ends. Any
- * thread. Errors: -EINVAL (f is NULL). */
+/*
+ * fiber_detach - nobody will join f; it is freed when it ends. Any thread.
+ * Errors: -EINVAL: f is NULL. -EPERM: in the child of a fork.
+ */
 int fiber_detach(fiber_t *f);
-/* fiber_exit - end the calling fiber with this result. Fiber only. */
+/* fiber_exit - end the calling fiber with this result. Elsewhere: abort. */
 void fiber_exit(void *result) __attribute__((noreturn));
 
 /* fiber_yield - let other ready fibers run first. No effect elsewhere. */
@@ -196,8 +226,12 @@ int fiber_sleep_until(uint64_t deadline);
 uint64_t fiber_now(void);
 
 fiber_t *fiber_self(void);		/* NULL outside fibers */
-uint64_t fiber_id(const fiber_t *f);	/* unique in a run, no order */
-/* Names: at most 15 bytes are kept. The pointer lives as long as f. */
+/* Unique in a run, no order; of NULL: 0. */
+uint64_t fiber_id(const fiber_t *f);
+/*
+ * Names: at most 15 bytes are kept. The pointer lives as long as f; of NULL: "".
+ * Errors: -EINVAL: f is NULL.
+ */
 const char *fiber_name(const fiber_t *f);
 int fiber_set_name(fiber_t *f, const char *name);
 
@@ -245,7 +279,14 @@ struct fiber_stack {
 /* Any thread; f must not be joined or detached yet. Errors: -EINVAL. */
 int fiber_stack_info(const fiber_t *f, struct fiber_stack *st);
 
-/* Of all ended fibers of one entry function: how many, the deepest use. */
+/*
+ * struct fiber_stack_mark - of the fibers of one entry function that have ended
+ * and were joined or detached; not of those on a stack of the program's own
+ * @fn:         the function; of fibers of scopes it is the library's own
+ * @ended:      how many
+ * @deepest:    the most stack that one used, bytes
+ * @stack_size: what the last of them could use, bytes
+ */
 struct fiber_stack_mark {
 	void *(*fn)(void *);
 	uint64_t ended;
@@ -280,12 +321,27 @@ void fiber_blocking_end(void);
 /*
  * fiber_preemptible - code of the loaded object that contains addr may be
  * preempted (the main program may from the start; libc, ld.so, the vdso and
- * libfiber never). Any thread, runtime started. Errors: -ENOENT, -ENOSPC,
- * -EINVAL (an object that must not be).
+ * libfiber never). Any thread. Errors: -EPERM: no runtime. -ENOENT: no object
+ * contains it. -ENOSPC: too many. -EINVAL: an object that must not be.
  */
 int fiber_preemptible(const void *addr);
 
 /* ---- counters ---- */
+
+/*
+ * struct fiber_stats - of the runtime, since it was started
+ * @size:        in: sizeof(struct fiber_stats)
+ * @spawned, @ended: fibers of the program
+ * @switches:    from one fiber to another, on all processors
+ * @steals:      times a processor took fibers from the queue of another
+ * @handoffs:    times a fiber was blocked and its processor was handed on
+ * @preemptions: turns that were ended because the quantum was used up
+ * @returns:     times a fiber came back from a block without its processor
+ * @processors:  fibers that may run at once
+ * @carriers:    threads there are for fibers now
+ * @spares:      of them, those that wait for a processor to be handed to them
+ * @idle:        processors that run no fiber now
+ */
 struct fiber_stats {
 	size_t size;		/* in: sizeof(struct fiber_stats) */
 	uint64_t spawned, ended;
@@ -293,7 +349,10 @@ struct fiber_stats {
 	uint64_t handoffs, preemptions, returns;
 	uint32_t processors, carriers, spares, idle;
 };
-/* fiber_get_stats - a snapshot, not consistent. Any thread. */
+/*
+ * fiber_get_stats - a snapshot, not consistent. Any thread.
+ * Errors: -EINVAL, -EPERM (no runtime).
+ */
 int fiber_get_stats(struct fiber_stats *st);
 
 #include "fiber/chan.h"

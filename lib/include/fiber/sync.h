@@ -152,8 +152,8 @@ typedef struct {
  * If fn returns 0 it is done, for good, and all return 0. If it returns
  * anything else, that is returned to who called fn, and it is not done: the
  * next that waits calls its own fn. The same if fn never returns, by fiber_exit
- * (or pthread_exit, in a plain thread): so one that is cancelled holds nobody
- * up. To leave fn by longjmp is not allowed.
+ * (or pthread_exit, in a plain thread), or throws a C++ exception: so one that
+ * is cancelled holds nobody up. To leave fn by longjmp is not allowed.
  * Cancellation points, unless it is done: fiber_once, fiber_once_until. While
  * fn runs the deadline means nothing.
  * Errors: -EDEADLK: called inside fn.
