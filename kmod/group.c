@@ -10,7 +10,6 @@
  * Closing any descriptor of the file by the process that set it up kills the
  * group: sleepers in an ioctl hold the file, so release() would never come.
  */
-#include <linux/compat.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -190,13 +189,19 @@ static void group_fdinfo(struct seq_file *m, struct file *file)
 }
 #endif
 
+/* There is no trampoline for 32-bit code: what blocked could not be brought back. */
+static long refuse_32_bit(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return -EOPNOTSUPP;
+}
+
 const struct file_operations fiber_group_fops = {
 	.owner = THIS_MODULE,
 	.open = group_open,
 	.flush = group_flush,
 	.release = group_release,
 	.unlocked_ioctl = fiber_ioctl,
-	.compat_ioctl = compat_ptr_ioctl,
+	.compat_ioctl = refuse_32_bit,
 	.mmap = group_mmap,
 #ifdef CONFIG_PROC_FS
 	.show_fdinfo = group_fdinfo,

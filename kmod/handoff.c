@@ -207,7 +207,7 @@ static noinline void block_away(struct fiber_carrier *c)
 
 	trace_block(c, false);
 	c->need = true;
-	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
+	WRITE_ONCE(c->page->handoffs, fiber_count(c, FIBER_STAT_HANDOFFS));
 	fly(c, FIBER_EVENT_BLOCK, grace ? ktime_get_mono_fast_ns() : 0);
 }
 
@@ -221,7 +221,7 @@ void fiber_handoff_block(struct fiber_carrier *c)
 {
 	struct fiber_processor *p = c->processor;
 
-	WRITE_ONCE(c->page->blocks, ++c->stat[FIBER_STAT_BLOCKS]);
+	WRITE_ONCE(c->page->blocks, fiber_count(c, FIBER_STAT_BLOCKS));
 	if (!wanted_by_any(p) && keep(c, p))
 		trace_block(c, true);
 	else
@@ -302,7 +302,7 @@ bool fiber_handoff_edge(struct fiber_carrier *c)
 		p = fiber_find(g, c);
 	if (p) {
 		own = p->state == FIBER_FLIGHT && p->last == c;
-		c->stat[own ? FIBER_STAT_GRACE : FIBER_STAT_EDGE]++;
+		fiber_count(c, own ? FIBER_STAT_GRACE : FIBER_STAT_EDGE);
 		fiber_own(p, c, FIBER_EVENT_IDLE);
 		trace_return(c, own ? FIBER_BACK_GRACE : FIBER_BACK_EDGE);
 		go = true;

@@ -185,6 +185,15 @@ struct fiber_carrier {
 	struct rcu_head rcu;
 };
 
+/* By c itself, or, while it is held, under group->lock; fdinfo reads it any time. */
+static inline u64 fiber_count(struct fiber_carrier *c, unsigned int stat)
+{
+	u64 n = c->stat[stat] + 1;
+
+	WRITE_ONCE(c->stat[stat], n);
+	return n;
+}
+
 struct fiber_text {
 	unsigned long start, end;
 };

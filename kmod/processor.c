@@ -139,7 +139,7 @@ static bool take_held(struct fiber_processor *p, int from)
 		return false;
 	if (from == FIBER_KEEPING)
 		atomic_dec(fiber_avail(p->group));
-	WRITE_ONCE(c->page->handoffs, ++c->stat[FIBER_STAT_HANDOFFS]);
+	WRITE_ONCE(c->page->handoffs, fiber_count(c, FIBER_STAT_HANDOFFS));
 	fiber_take(p, FIBER_EVENT_BLOCK, 0);
 	return true;
 }

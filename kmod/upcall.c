@@ -154,13 +154,13 @@ static void upcall_preempt(struct fiber_carrier *c, struct pt_regs *regs)
 		return;
 	why = why_not(c, regs);
 	if (why == FIBER_REFUSE_NOT) {
-		WRITE_ONCE(page->preempts, ++c->stat[FIBER_STAT_PREEMPTS]);
+		WRITE_ONCE(page->preempts, fiber_count(c, FIBER_STAT_PREEMPTS));
 		trace_preempt(c, ip);
 		redirect(c, regs, c->group->preempt_ip);
 		return;
 	}
-	WRITE_ONCE(page->refused, ++c->stat[FIBER_STAT_REFUSED]);
-	c->stat[FIBER_STAT_REASON + why]++;
+	WRITE_ONCE(page->refused, fiber_count(c, FIBER_STAT_REFUSED));
+	fiber_count(c, FIBER_STAT_REASON + why);
 	trace_refuse(c, ip, why);
 	WRITE_ONCE(page->pending, 1);
 	fiber_quantum_retry(c);
@@ -180,7 +180,7 @@ static bool upcall_return(struct fiber_carrier *c, struct pt_regs *regs)
 	if (!in_window(c->group, instruction_pointer(regs))) {
 		if (++c->fruitless > FIBER_MAX_FRUITLESS)
 			return false;
-		WRITE_ONCE(c->page->returns, ++c->stat[FIBER_STAT_RETURNS]);
+		WRITE_ONCE(c->page->returns, fiber_count(c, FIBER_STAT_RETURNS));
 		trace_return(c, FIBER_BACK_UPCALL);
 		redirect(c, regs, c->group->return_ip);
 	}

@@ -6,13 +6,13 @@
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
 #                             examples.sh, gdb.sh, fiberctl.sh
 #
-# FIBER_TEST_LIMIT: seconds for one program (120); FIBER_TEST_MEMORY: address
+# FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
 
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BUILD=${BUILD:-$HERE/../build}
-limit=${FIBER_TEST_LIMIT:-120}
+limit=${FIBER_TEST_LIMIT:-300}
 
 run_one() {
 	local label rc=0

@@ -373,6 +373,7 @@ static void *destroys(void *arg)
 	check_eq(0, r);
 	check_eq(3, (uint64_t)join(f));
 	f = spawn(receives_one, ch);
+	settle();
 	while (fiber_chan_destroy(ch) != -EBUSY) {
 		/* Freed while it had not come to use it: cannot be tested. */
 		check(!"destroyed under a waiter");

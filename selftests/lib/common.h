@@ -28,7 +28,7 @@
 #define FIBER_SLOW 1		/* by how much a debug kernel is slower: debug.sh */
 #endif
 #undef TEST_TIMEOUT_DEFAULT
-#define TEST_TIMEOUT_DEFAULT (60 * FIBER_SLOW) /* seconds; emulation is slow */
+#define TEST_TIMEOUT_DEFAULT (100 * FIBER_SLOW) /* seconds; emulation is slow */
 
 #include <fiber.h>
 
@@ -114,7 +114,7 @@ helper int block_ns(uint64_t ns)
  * threads. A test waits for what it is about, and never for a time in which it
  * should have happened: other work may have the CPUs meanwhile.
  */
-#define PATIENCE	20
+#define PATIENCE	40
 #define until(cond) ({							\
 	uint64_t end_ = now_ns() + PATIENCE * SEC;			\
 	bool met_;							\

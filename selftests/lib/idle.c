@@ -8,7 +8,6 @@ enum { FIBERS = 100 };
 
 static int fds[2];
 static atomic_int entered, stop;
-static uint64_t deadline = UINT64_MAX;	/* when the sleepers wake */
 
 static void *reads(void *arg)
 {
@@ -19,11 +18,12 @@ static void *reads(void *arg)
 	return NULL;
 }
 
-static void *sleeps(void *arg)
+/* Until it is cancelled. */
+static int sleeps(void *arg)
 {
 	atomic_fetch_add(&entered, 1);
-	check_eq(0, fiber_sleep_until(deadline));
-	return NULL;
+	check_eq(-ECANCELED, fiber_sleep_until(now_ns() + 3600 * SEC));
+	return 0;
 }
 
 static void *joins(void *arg)
@@ -40,8 +40,6 @@ static long voluntary_switches(void)
 	check_eq(0, getrusage(RUSAGE_SELF, &use));
 	return use.ru_nvcsw;
 }
-
-#define LOOK	(1400 * MS)
 
 struct window {
 	uint64_t cpu;
@@ -74,8 +72,6 @@ static struct window best_look(uint64_t cpu_most, long switches_most)
 	for (int n = 0; n < 5; n++) {
 		w = look();
 		if (w.cpu < cpu_most && w.switches <= switches_most)
-			break;
-		if (now_ns() + LOOK > deadline)
 			break;
 	}
 	return w;
@@ -111,17 +107,16 @@ TEST(all_blocked_in_read)
 
 TEST(all_in_a_long_sleep)
 {
-	fiber_t *f[FIBERS];
+	fiber_scope_t s;
 
 	ASSERT_EQ(0, start(2, 0));
-	deadline = now_ns() + (in_vm() ? 6 : 4) * SEC;
+	ASSERT_EQ(0, fiber_scope_open(&s, NULL));
 	for (int i = 0; i < FIBERS; i++)
-		f[i] = spawn(sleeps, NULL);
+		ASSERT_EQ(0, fiber_scope_spawn(&s, sleeps, NULL));
 	measure(_metadata, "in fiber_sleep");
 	EXPECT_GT(40, thread_count());		/* parked, not blocked */
-	for (int i = 0; i < FIBERS; i++)
-		join(f[i]);
-	EXPECT_LE(deadline, now_ns());
+	fiber_scope_cancel(&s, 0);
+	EXPECT_EQ(-ECANCELED, fiber_scope_close(&s));
 	ASSERT_EQ(0, fiber_fini());
 	EXPECT_EQ(0, failures);
 }
@@ -130,12 +125,13 @@ TEST(all_but_one_in_join)
 {
 	fiber_t *f[FIBERS];
 
+	ASSERT_EQ(0, pipe(fds));
 	ASSERT_EQ(0, start(2, 0));
-	deadline = now_ns() + (in_vm() ? 6 : 4) * SEC;
-	f[0] = spawn(sleeps, NULL);
+	f[0] = spawn(reads, NULL);
 	for (int i = 1; i < FIBERS; i++)
 		f[i] = spawn(joins, f[i - 1]);
 	measure(_metadata, "in fiber_join");
+	ASSERT_EQ(1, write(fds[1], "x", 1));
 	join(f[FIBERS - 1]);
 	ASSERT_EQ(0, fiber_fini());
 	EXPECT_EQ(0, failures);

@@ -101,7 +101,7 @@ static void end_all(const struct kind *k)
 
 static bool wait_for(atomic_int *n, int want)
 {
-	uint64_t until = now_ns() + 20 * SEC;
+	uint64_t until = now_ns() + PATIENCE * SEC;
 
 	while (atomic_load(n) < want && now_ns() < until)
 		block_ns(200 * US);

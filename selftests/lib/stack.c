@@ -625,8 +625,9 @@ static void *marks(void *arg)
 TEST(marks_of_entry_functions)
 {
 	setenv("FIBER_STACK_MARKS", "1", 1);
-	ASSERT_EQ(0, with_runtime(1, 0, marks, NULL));
-	ASSERT_EQ(0, with_runtime(2, 0, marks, NULL));
+	/* No turn ends early: what that puts on the stack is no part of it. */
+	ASSERT_EQ(0, with_runtime(1, SEC, marks, NULL));
+	ASSERT_EQ(0, with_runtime(2, SEC, marks, NULL));
 	unsetenv("FIBER_STACK_MARKS");
 	ASSERT_EQ(0, start(1, 0));
 	ASSERT_EQ(-EOPNOTSUPP, fiber_stack_marks(NULL, 0));
@@ -636,10 +637,33 @@ TEST(marks_of_entry_functions)
 
 /* ---- memory goes back ---- */
 
+static fiber_event_t all_there = FIBER_EVENT_INIT;
+
+/* Parks deep down: none may end, and leave its stack to others, before all are. */
 static void *touches(void *arg)
 {
-	goes_down(20 * KIB);
+	volatile char *p = alloca(20 * KIB);
+
+	for (size_t i = 0; i < 20 * KIB; i += 512)
+		p[i] = 1;
+	check_eq(0, fiber_event_wait(&all_there));
+	check_eq(1, p[0]);
 	return NULL;
+}
+
+static void spawn_all(fiber_t **f, int n)
+{
+	check_eq(0, fiber_event_reset(&all_there));
+	for (int i = 0; i < n; i++)
+		f[i] = spawn(touches, NULL);
+	settle();
+}
+
+static void end_all(fiber_t **f, int n)
+{
+	check_eq(0, fiber_event_set(&all_there));
+	for (int i = 0; i < n; i++)
+		join(f[i]);
 }
 
 static long resident_kib(void)
@@ -653,11 +677,9 @@ static void *bursts(void *arg)
 	fiber_t **f = calloc(N, sizeof(*f));
 	long before = resident_kib(), peak, after = 0;
 
-	for (int i = 0; i < N; i++)
-		f[i] = spawn(touches, NULL);
+	spawn_all(f, N);
 	peak = resident_kib();
-	for (int i = 0; i < N; i++)
-		join(f[i]);
+	end_all(f, N);
 	check(peak - before > N * 20);
 	/* The keep of 16 MiB and a pool may stay. */
 	for (int i = 0; i < 600; i++) {
@@ -670,10 +692,8 @@ static void *bursts(void *arg)
 	figure("stack: burst: before=%ld peak=%ld after=%ld KiB\n", before, peak,
 	       after);
 	/* What went back serves again. */
-	for (int i = 0; i < N; i++)
-		f[i] = spawn(touches, NULL);
-	for (int i = 0; i < N; i++)
-		join(f[i]);
+	spawn_all(f, N);
+	end_all(f, N);
 	free(f);
 	return NULL;
 }

@@ -105,6 +105,7 @@ enum { ORDERED = 500 };
 
 static uint64_t base;
 static int order[ORDERED], logged;
+static bool disturbed;
 
 /* Some apart, some in one tick of the wheel, some the very same. */
 static uint64_t deadline_of(int i)
@@ -125,28 +126,38 @@ static void *in_order(void *arg)
 {
 	static fiber_timer_t *t[ORDERED];
 
-	base = fiber_now() + 20 * MS;
+	logged = 0;
+	base = fiber_now() + 20 * MS * allowance();
 	for (intptr_t i = 0; i < ORDERED; i++) {
 		t[i] = make(logs, (void *)i);
 		check_eq(0, fiber_timer_start(t[i], deadline_of((int)i), 0));
 	}
+	/* Were some due before all were armed, they are not in order. */
+	disturbed = fiber_now() >= base;
 	while (logged < ORDERED)
 		check_eq(0, fiber_sleep(1 * MS));
 	for (int i = 0; i < ORDERED; i++)
 		check_eq(0, fiber_timer_destroy(t[i]));
+	disturbed |= stats().preemptions || stats().handoffs;
 	return NULL;
 }
 
 /* One processor calls them strictly by deadline, the older first if equal. */
 TEST(order_of_the_deadlines)
 {
-	ASSERT_EQ(0, with_runtime(1, LONG_QUANTUM, in_order, NULL));
+	for (int try = 0; try < 10; try++) {
+		ASSERT_EQ(0, with_runtime(1, LONG_QUANTUM, in_order, NULL));
+		if (!disturbed)
+			break;
+	}
+	EXPECT_EQ(0, failures);
+	if (disturbed)
+		SKIP(return, "disturbed each time");
 	for (int i = 1; i < ORDERED; i++) {
 		uint64_t a = deadline_of(order[i - 1]), b = deadline_of(order[i]);
 
 		EXPECT_TRUE(a < b || (a == b && order[i - 1] < order[i]));
 	}
-	EXPECT_EQ(0, failures);
 }
 
 /* ---- far deadlines ---- */
@@ -185,47 +196,63 @@ TEST(far_deadlines)
 
 /* ---- periodic ---- */
 
-static uint64_t first_tick, last_call;
+static uint64_t period, first_tick, last_call;
+static atomic_int none_lost;		/* the last call that saw that */
 
 static void ticks_on(void *arg, uint64_t ticks)
 {
-	uint64_t now = fiber_now(), total;
+	uint64_t now = fiber_now(), total, due = (now - first_tick) / period + 1;
 
 	check(ticks > 0);
 	total = atomic_fetch_add(&ticked, ticks) + ticks;
 	/*
-	 * None is told before it is due, and all that were due at the last call
-	 * are: but for those for which nobody has looked yet.
+	 * None is told before it is due. Between the look at the clock that
+	 * counted them and ours more may come due; but if it is the same number
+	 * once, all are told until then, and a lost one would be missing ever after.
 	 */
-	check(total <= (now - first_tick) / MS + 1);
-	if (last_call)
-		check(total + allowance() > (last_call - first_tick) / MS);
+	check(total <= due);
 	last_call = now;
 	atomic_fetch_add(&calls, 1);
+	if (total == due)
+		atomic_store(&none_lost, calls);
 	if (arg && calls % 8 == 0)
-		fiber_sleep(5 * MS);	/* parks: misses ticks */
+		fiber_sleep(5 * period);	/* parks: misses ticks */
 }
 
-static void *periodic(void *arg)
+/* A hundred calls, and some more until none is lost. */
+static bool tick_for_a_while(void *arg)
 {
 	fiber_timer_t *t = make(ticks_on, arg);
 	unsigned long n;
 
 	last_call = 0;
 	atomic_store(&calls, 0);
+	atomic_store(&none_lost, 0);
 	atomic_store(&ticked, 0);
-	first_tick = fiber_now() + 1 * MS;
-	check_eq(0, fiber_timer_start(t, first_tick, 1 * MS));
+	first_tick = fiber_now() + period;
+	check_eq(0, fiber_timer_start(t, first_tick, period));
 	come_to(&calls, 100);
+	while (atomic_load(&none_lost) < 100 && atomic_load(&calls) < 500)
+		check_eq(0, fiber_sleep(200 * US));
 	check_eq(1, fiber_timer_stop_wait(t));
 	n = atomic_load(&ticked);
 	figure("periodic: %d calls, %lu ticks in %lu periods\n",
-	       atomic_load(&calls), n, (last_call - first_tick) / MS + 1);
+	       atomic_load(&calls), n, (last_call - first_tick) / period + 1);
 	if (arg)
 		check(n > (unsigned long)atomic_load(&calls));
 	check_eq(0, fiber_sleep(10 * MS));
 	check_eq(n, ticked);
 	check_eq(0, fiber_timer_destroy(t));
+	return none_lost >= 100;
+}
+
+/* Where each call is later than a period there is no such moment: a longer one. */
+static void *periodic(void *arg)
+{
+	period = 1 * MS;
+	while (!tick_for_a_while(arg) && period < 200 * MS)
+		period *= 6;
+	check(none_lost >= 100);
 	return NULL;
 }
 
@@ -729,37 +756,69 @@ static long voluntary_switches(void)
 	return use.ru_nvcsw;
 }
 
-/* Timers that are far away, and nearer ones that were stopped. */
-TEST(no_wake_up_without_need)
+/* A second of doing nothing but to wait for timers. */
+static bool looks_idle(void)
 {
-	fiber_timer_t *t[1000];
-	uint32_t seed = 7;
-	uint64_t cpu;
-	long switches;
+	long switches = voluntary_switches();
+	uint64_t cpu = cpu_ns();
 
-	ASSERT_EQ(0, start(2, 0));
-	for (int i = 0; i < 1000; i++) {
-		t[i] = make(counts, NULL);
-		ASSERT_EQ(0, fiber_timer_start(t[i], now_ns() + 300 * MS +
-				(i % 2 ? next_random(&seed) % SEC :
-					 (3600 + (uint64_t)i) * SEC), 0));
-	}
-	for (int i = 1; i < 1000; i += 2)
-		EXPECT_EQ(1, fiber_timer_stop(t[i]));
-	block_ns(300 * MS);
-	switches = voluntary_switches();
-	cpu = cpu_ns();
 	block_ns(1 * SEC);
 	cpu = cpu_ns() - cpu;
 	switches = voluntary_switches() - switches;
 	figure("idle: 500 far timers: cpu_us=%lu switches=%ld\n", cpu / US,
 	       switches);
-	EXPECT_GT(5 * MS * allowance(), cpu);
-	EXPECT_GE(20, switches);
-	for (int i = 0; i < 1000; i++)
+	return cpu < 5 * MS * allowance() && switches <= 20;
+}
+
+/*
+ * Timers that are far away, and nearer ones, due while we look, that were stopped.
+ * False: some were due before, since we were held up.
+ */
+static bool arm_and_stop(fiber_timer_t **t, int n, uint64_t lead)
+{
+	uint64_t begin = now_ns() + lead;
+	uint32_t seed = 7;
+	int stopped = 0;
+
+	for (int i = 0; i < n; i++)
+		check_eq(0, fiber_timer_start(t[i], begin +
+				(i % 2 ? next_random(&seed) % SEC :
+					 (3600 + (uint64_t)i) * SEC), 0));
+	for (int i = 1; i < n; i += 2)
+		stopped += fiber_timer_stop(t[i]);
+	if (now_ns() < begin) {
+		check_eq(n / 2, stopped);
+		block_ns(begin - now_ns());
+		return true;
+	}
+	for (int i = 0; i < n; i++)
+		fiber_timer_stop_wait(t[i]);
+	return false;
+}
+
+/* The best of some looks counts: who wakes up without need does it in each. */
+TEST(no_wake_up_without_need)
+{
+	enum { N = 1000 };
+	fiber_timer_t *t[N];
+	bool idle = false;
+
+	ASSERT_EQ(0, start(2, 0));
+	for (int i = 0; i < N; i++)
+		t[i] = make(counts, NULL);
+	for (int try = 0; try < 6 && !idle; try++) {
+		atomic_store(&calls, 0);
+		if (!arm_and_stop(t, N, 300 * MS << try))
+			continue;
+		idle = looks_idle();
+		for (int i = 0; i < N; i += 2)
+			EXPECT_EQ(1, fiber_timer_stop(t[i]));
+		EXPECT_EQ(0, calls);
+	}
+	EXPECT_TRUE(idle);
+	for (int i = 0; i < N; i++)
 		EXPECT_EQ(0, fiber_timer_destroy(t[i]));
 	ASSERT_EQ(0, fiber_fini());
-	EXPECT_EQ(0, calls);
 	EXPECT_EQ(0, failures);
 }
 
@@ -817,7 +876,7 @@ static void *receives(void *arg)
 	return NULL;
 }
 
-/* With one processor the child has parked when spawn returns. */
+/* With one processor the child parks before the others' turns are over. */
 static void *waited_on(void *arg)
 {
 	fiber_ticker_t *t = NULL;
@@ -826,6 +885,7 @@ static void *waited_on(void *arg)
 
 	check_eq(0, fiber_ticker_create(&t, FIBER_NEVER, 0));
 	f = spawn(receives, fiber_ticker_chan(t));
+	settle();
 	check_eq(-EBUSY, fiber_ticker_destroy(t));
 	check_eq(-EBUSY, fiber_ticker_destroy(t));
 	check_eq(0, fiber_chan_try_send(fiber_ticker_chan(t), &one));

@@ -210,7 +210,7 @@ TEST(states)
 	struct fiber_info i;
 
 	ASSERT_EQ(0, pipe(pipe_fd));
-	ASSERT_EQ(0, start(1, 0));
+	ASSERT_EQ(0, start(1, SEC));	/* no turn ends before `runs` forbids it */
 	blocked = spawn(blocks, NULL);
 	ASSERT_TRUE(until(look_at(id_of[0]).state == FIBER_BLOCKED));
 	EXPECT_NE(0, look_at(id_of[0]).tid);

@@ -331,7 +331,7 @@ static unsigned int go_on;
 
 static void *attach_and_stay(void *err)
 {
-	*(int *)err = raw_attach();
+	STORE(*(int *)err, raw_attach());
 	while (!*(int *)err && !LOAD(go_on))
 		raw_sleep(1000);
 	return NULL;
@@ -345,9 +345,8 @@ TEST(attach_too_many)
 	START(.max_carriers = 2);
 	t[0] = raw_thread(attach_and_stay, &err[0]);
 	t[1] = raw_thread(attach_and_stay, &err[1]);
-	ASSERT_TRUE(RAW_UNTIL(raw_info->carriers == 2));
-	EXPECT_EQ(0, err[0]);
-	EXPECT_EQ(0, err[1]);
+	ASSERT_TRUE(RAW_UNTIL(!LOAD(err[0]) && !LOAD(err[1])));
+	EXPECT_EQ(2, raw_info->carriers);
 	EXPECT_EQ(-ENOSPC, raw_attach());
 	EXPECT_EQ(2, raw_info->carriers);
 	STORE(go_on, 1);

@@ -16,7 +16,7 @@
 #pragma GCC diagnostic ignored "-Wsign-compare"
 
 #undef TEST_TIMEOUT_DEFAULT
-#define TEST_TIMEOUT_DEFAULT	(90 * FIBER_SLOW) /* seconds */
+#define TEST_TIMEOUT_DEFAULT	(150 * FIBER_SLOW) /* seconds */
 
 /* Nothing to test without the module. */
 #define NEED_MODULE() do {						\

@@ -274,7 +274,7 @@ TEST(signal_storm)
 	catch(SIGUSR1, on_signal, SA_RESTART);
 	become_owner(_metadata);
 	t = raw_thread(storm, &self);
-	while (raw_now() < end || rounds < 20) {
+	while (raw_now() < end || rounds < 20 || LOAD(handled) <= 20) {
 		raw_sleep(300);
 		raw_exclude();
 		mix_spin(20000);

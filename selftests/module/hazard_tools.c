@@ -18,10 +18,10 @@
 #include "mix.h"
 
 #undef TEST_TIMEOUT_DEFAULT
-#define TEST_TIMEOUT_DEFAULT	120	/* seconds; emulation is slow */
+#define TEST_TIMEOUT_DEFAULT	250	/* seconds; emulation is slow */
 
 #define OUTPUT		"/tmp/fiber-tools"
-#define TOOL_LIMIT	60	/* seconds */
+#define TOOL_LIMIT	100	/* seconds */
 
 static const char *find_tool(const char *name)
 {
@@ -85,12 +85,24 @@ static void show_output(void)
 		fclose(f);
 }
 
+static int threads_of(pid_t pid)
+{
+	char path[64], text[4096] = "";
+	const char *at;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	at = raw_get(path, text, sizeof(text)) ? NULL : strstr(text, "Threads:");
+	return at ? atoi(at + 8) : 0;
+}
+
+/* All are there: main, keeper, sampler, a spare, six workers. */
 static pid_t start_crowd(void)
 {
 	pid_t pid = fork();
 
 	if (!pid)
 		mix_child(0);
+	RAW_UNTIL(threads_of(pid) >= 10);
 	raw_sleep(500000);
 	return pid;
 }

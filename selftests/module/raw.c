@@ -363,7 +363,7 @@ int raw_refcnt(void)
 /* Those of earlier tests may be on their way out. */
 int raw_base(void)
 {
-	RAW_UNTIL_FOR(2, raw_refcnt() == 0);
+	RAW_UNTIL(raw_refcnt() == 0);
 	return raw_refcnt();
 }
 

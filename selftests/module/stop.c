@@ -6,6 +6,8 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,11 +29,25 @@ static int exit_code(pid_t pid)
 
 /* --- children --------------------------------------------------------------- */
 
-static unsigned int mix_seconds = 4;
+/*
+ * Shared with the child: it may come to an end. How long either of them takes says
+ * nothing about the other, and a tracer would take the status of a child that
+ * ended under it.
+ */
+static uint32_t *enough;
+
+static void *end_crowd(void *arg)
+{
+	while (!LOAD(*enough))
+		raw_sleep(2000);
+	STORE(mix_stop, 1);
+	return NULL;
+}
 
 static void crowd(void)
 {
-	mix_child(mix_seconds);
+	raw_thread(end_crowd, NULL);
+	mix_child(0);
 }
 
 static uint32_t taken;
@@ -73,13 +89,12 @@ static void become_owner(void)
 #define NAP_MS	400
 
 /* Calls with a timeout, restarted by restart_block after each stop. */
-static void timed_calls(void)
+static void timed_round(void)
 {
 	struct timespec t = { 0, NAP_MS * 1000000L };
 	uint32_t word = 1;
 	uint64_t start;
 
-	become_owner();
 	start = raw_now();
 	if (nanosleep(&t, NULL))
 		_exit(30);
@@ -99,6 +114,14 @@ static void timed_calls(void)
 	raw_exclude();
 	if (raw_now() - start < NAP_MS * 1000000ULL)
 		_exit(35);
+}
+
+static void timed_calls(void)
+{
+	become_owner();
+	do
+		timed_round();
+	while (!LOAD(*enough));
 	raw_leave();
 	if (raw_violations)
 		_exit(36);
@@ -108,11 +131,8 @@ static void timed_calls(void)
 /* Runs in user mode only; whoever stops it does not move its processor. */
 static void busy(void)
 {
-	uint64_t end;
-
 	become_owner();
-	end = raw_now() + 1500000000ULL;
-	while (raw_now() < end)
+	while (!LOAD(*enough))
 		;
 	raw_exclude();
 	raw_leave();
@@ -124,13 +144,25 @@ static void busy(void)
 
 static pid_t start(void (*fn)(void))
 {
-	pid_t pid = fork();
+	pid_t pid;
 
+	enough = mmap(NULL, RAW_PAGE, PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	*enough = 0;
+	pid = fork();
 	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		fn();
 		_exit(99);
 	}
 	return pid;
+}
+
+/* Its exit code, or 1000 + a signal. */
+static int finish(pid_t pid)
+{
+	STORE(*enough, 1);
+	return exit_code(pid);
 }
 
 /* --- SIGSTOP ------------------------------------------------------------------ */
@@ -159,7 +191,7 @@ TEST(stop_storm)
 	pid = start(crowd);
 	raw_sleep(300000);
 	n = storm(pid, 3000000000ULL, 8000);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u stops", n);
 }
 
@@ -172,7 +204,7 @@ TEST(stop_timed_calls)
 	pid = start(timed_calls);
 	raw_sleep(200000);
 	n = storm(pid, 1200000000ULL, 20000);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u stops", n);
 }
 
@@ -184,7 +216,7 @@ TEST(stop_keeps_processor)
 	pid = start(busy);
 	raw_sleep(300000);
 	storm(pid, 1000000000ULL, 20000);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 }
 
 /* --- ptrace -------------------------------------------------------------------- */
@@ -213,7 +245,7 @@ TEST(ptrace_steps)
 	pid = start(crowd);
 	raw_sleep(300000);
 	n = trace_crowd(pid, PTRACE_SINGLESTEP, 40);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u steps", n);
 	EXPECT_LT(10, n);
 }
@@ -227,7 +259,7 @@ TEST(ptrace_system_calls)
 	pid = start(crowd);
 	raw_sleep(300000);
 	n = trace_crowd(pid, PTRACE_SYSCALL, 10);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u stops", n);
 	EXPECT_LT(5, n);
 }
@@ -256,7 +288,7 @@ TEST(ptrace_attach_detach)
 		n += !ptrace(PTRACE_DETACH, tid, 0,
 			     signal == SIGSTOP ? 0 : signal);
 	}
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u times", n);
 	EXPECT_LT(3, n);
 }
@@ -272,7 +304,7 @@ TEST(ptrace_steps_through_block)
 	raw_sleep(300000);
 	tracer_patience = RAW_PATIENCE;
 	n = tracer_go(pid, PTRACE_SINGLESTEP, 300);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("%u steps", n);
 	EXPECT_EQ(300, n);
 }
@@ -288,7 +320,7 @@ TEST(ptrace_keeps_processor)
 	end = raw_now() + 500000000;
 	while (raw_now() < end)
 		tracer_go(pid, PTRACE_SINGLESTEP, 5);
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 }
 
 /* --- freezer ------------------------------------------------------------------- */
@@ -342,7 +374,7 @@ static void freeze_child(struct __test_metadata *_metadata, void (*fn)(void),
 		raw_sleep(20000);
 		n++;
 	}
-	EXPECT_EQ(7, exit_code(pid));
+	EXPECT_EQ(7, finish(pid));
 	TH_LOG("frozen %u times", n);
 	EXPECT_LE(1, n);
 }

@@ -325,6 +325,8 @@ TEST(log_keeps_quiet)
 	close(raw_fd);
 	while ((n = read(log, line, sizeof(line) - 1)) > 0) {
 		line[n] = 0;
+		if (strstr(line, "hogged CPU"))	/* of a host that stands still */
+			continue;
 		EXPECT_EQ(NULL, strstr(line, "fiber")) TH_LOG("%s", line);
 	}
 }

@@ -15,7 +15,7 @@
 #   -tools            gdb, strace, criu as well (vm/tools.sh)
 #   -f PATH[=TO]      a file or folder to bring along; may be repeated
 #   -t SECONDS        limit for the whole run (300)
-#   -T SECONDS        limit for one program (180)
+#   -T SECONDS        limit for one program (300)
 #   -backends LIST    run selftests/lib programs once for each ("kernel user")
 #   -module FILE      another module than build/modules/KERNEL/fiber.ko
 #   -no-module        insert none
@@ -36,7 +36,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck disable=SC2034 # VM_* are read in lib.sh
 . "$HERE/lib.sh"
 
-environment=() files=() tools=() backends="kernel user" module=default limit=180
+environment=() files=() tools=() backends="kernel user" module=default limit=300
 shell='' verbose=''
 
 usage() {

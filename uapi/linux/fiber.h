@@ -34,7 +34,7 @@
  * the parameter groups_per_user allows), -ENOMEM. Errors of mmap(): -EINVAL (not
  * MAP_SHARED, executable, beyond what exists), -EACCES (the info page writable).
  * Any command: -EPERM (the group belongs to another process), -ENXIO (no SETUP
- * yet), -ENOTTY, -EINTR (killed).
+ * yet), -ENOTTY, -EINTR (killed), -EOPNOTSUPP (a 32-bit program).
  *
  * The user that limits count for is the one who opened the file.
  */

@@ -4,7 +4,6 @@
 #define CODE32_H
 
 #define CODE32_EXECUTED	42
-#define CODE32_BLOCKED	43
 #define CODE32_REFUSED	44
 
 #endif
