@@ -16,6 +16,11 @@
  * in emulation on a shared machine its interval spans a factor of ten.
  * FIBER_LONG=1: more pairs and 10,000 carriers (-m 2G).
  *
+ * Between emulated processors time is the host's, and what costs more instructions
+ * is slowed down more than it would be: x 2.26 [1.23 3.78] was seen on a quiet host
+ * where exact counts say 1.01. So there the bar is BAR_EMULATED, and BAR is for exact
+ * counts and FIBER_LONG=1.
+ *
  * Exact counting (-icount, FIBER_ICOUNT=1; one CPU) has no noise of the host.
  */
 #include <grp.h>
@@ -35,6 +40,7 @@
 #define TEST_TIMEOUT_DEFAULT	900
 
 #define BAR	1.05
+#define BAR_EMULATED 2.0
 #define NOBODY	65534
 #define CROWD	8			/* threads that do something */
 #define MS	1000000UL
@@ -77,6 +83,11 @@ __attribute__((constructor)) static void note_begin(void)
 static bool long_run(void)
 {
 	return getenv("FIBER_LONG") != NULL;
+}
+
+static double bar(void)
+{
+	return exact() || long_run() ? BAR : BAR_EMULATED;
 }
 
 /* --- the crowds ------------------------------------------------------------------ */
@@ -321,7 +332,7 @@ static bool compare_crowds(unsigned int pairs, uint64_t ns)
 	       l.mid, l.low, l.high, median(plain_trip, pairs) / 1000, t.mid,
 	       t.low, t.high);
 	fflush(stdout);
-	return t.low <= BAR;
+	return t.low <= bar();
 }
 
 static void run(struct __test_metadata *_metadata, const struct abuse *a)
@@ -346,7 +357,7 @@ static void run(struct __test_metadata *_metadata, const struct abuse *a)
 	good = long_run() ? compare_crowds(32, 400 * MS)
 			  : compare_crowds(6, exact() ? 60 * MS : 100 * MS);
 	if (!good) {
-		TH_LOG("beyond %.2f: measured again, for longer", BAR);
+		TH_LOG("beyond %.2f: measured again, for longer", bar());
 		good = exact() ? compare_crowds(12, 60 * MS)
 			       : compare_crowds(32, 300 * MS);
 	}
