@@ -39,13 +39,36 @@ int tracer_next(pid_t tid)
 	return r == tid && WIFSTOPPED(status) ? WSTOPSIG(status) : TRACER_GONE;
 }
 
+/*
+ * Whatever it does by now, it is ours no longer: it goes on, or is dead and reaped.
+ * A call of ptrace fails where it is about to die; if nobody reaped it, its process
+ * would never end, and if it was not dead after all, it would never go on.
+ */
+static void let_go(pid_t tid)
+{
+	int status;
+	pid_t r;
+
+	while (ptrace(PTRACE_DETACH, tid, 0, 0)) {
+		r = waitpid(tid, &status, __WALL | WNOHANG);
+		if (r < 0 || (r == tid && !WIFSTOPPED(status)))
+			return;
+		if (!r) {
+			ptrace(PTRACE_INTERRUPT, tid, 0, 0);
+			raw_sleep(100);
+		}
+	}
+}
+
 /* Stop it wherever it is. */
 static int stop_now(pid_t tid)
 {
 	int signal;
 
-	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0))
+	if (ptrace(PTRACE_INTERRUPT, tid, 0, 0)) {
+		let_go(tid);
 		return TRACER_GONE;
+	}
 	do
 		signal = tracer_next(tid);
 	while (signal == TRACER_NOT_YET);
@@ -69,17 +92,18 @@ static bool trap_queued(pid_t tid)
 }
 
 /* Other signals may stand before it. */
-static void collect_trap(pid_t tid)
+static int collect_trap(pid_t tid)
 {
 	int signal = 0;
 
 	for (int i = 0; i < 64 && signal >= 0 && trap_queued(tid); i++) {
 		if (ptrace(PTRACE_CONT, tid, 0, 0))
-			return;
+			break;
 		do
 			signal = tracer_next(tid);
 		while (signal == TRACER_NOT_YET);
 	}
+	return signal;
 }
 
 unsigned int tracer_go(pid_t tid, int request, unsigned int n)
@@ -91,17 +115,19 @@ unsigned int tracer_go(pid_t tid, int request, unsigned int n)
 		return 0;
 	signal = stop_now(tid);
 	while (signal >= 0 && seen < n) {
-		if (ptrace(request, tid, 0, signal == SIGTRAP ? 0 : signal))
+		if (ptrace(request, tid, 0, signal == SIGTRAP ? 0 : signal)) {
+			let_go(tid);
 			return seen;
+		}
 		signal = tracer_next(tid);
 		seen += signal >= 0;
 	}
 	if (signal == TRACER_NOT_YET) {
 		signal = stop_now(tid);
 		if (signal >= 0)
-			collect_trap(tid);
+			signal = collect_trap(tid);
 	}
 	if (signal >= 0)
-		ptrace(PTRACE_DETACH, tid, 0, 0);
+		let_go(tid);
 	return seen;
 }
