@@ -236,35 +236,39 @@ TEST(time_namespace)
 /* ---- a child of fork ---- */
 
 static fiber_chan_t *line;
+static atomic_bool receiving;
 
 static void *receives(void *arg)
 {
 	int value;
 
+	receiving = true;
 	check_eq(0, fiber_chan_recv(line, &value));
 	check_eq(7, value);
 	return arg;
 }
 
-/* A handler of atfork may do as much: who waited is not there, and nothing breaks. */
+/*
+ * A handler of atfork may do as much: who waited is not there, and nothing breaks. The
+ * processor is idle at the fork, so that nobody is inside the channel: its lock would
+ * be held in the child for ever, as that of any object.
+ */
 TEST(child_of_a_fork_sends_to_a_waiting_fiber)
 {
-	int value = 7, code;
+	int value = 7;
 	fiber_t *f;
 	pid_t pid;
 
 	ASSERT_EQ(0, start(1, 0));
 	ASSERT_EQ(0, fiber_chan_create(&line, sizeof(int), 0));
 	f = spawn(receives, NULL);
-	do {
-		pid = fork();
-		if (!pid) {
-			alarm(50);
-			_exit(fiber_chan_try_send(line, &value) ? 8 : 7);
-		}
-		code = exit_code(pid);
-	} while (code == 8);		/* it did not wait yet */
-	EXPECT_EQ(7, code);
+	ASSERT_TRUE(until(receiving && stats().idle == 1));
+	pid = fork();
+	if (!pid) {
+		alarm(50);
+		_exit(fiber_chan_try_send(line, &value) ? 8 : 7);
+	}
+	EXPECT_EQ(7, exit_code(pid));
 	ASSERT_EQ(0, fiber_chan_send(line, &value));
 	join(f);
 	ASSERT_EQ(0, fiber_chan_destroy(line));
