@@ -340,9 +340,14 @@ static void give_back(struct fiber_carrier *c)
 static u64 host_deadline(u64 ns)
 {
 	struct timespec64 offset = {};
+	s64 host;
 
+	if (!ns)
+		return 0;
 	timens_add_monotonic(&offset);
-	return ns ? max_t(s64, 1, (s64)ns - timespec64_to_ns(&offset)) : 0;
+	if (check_sub_overflow((s64)ns, timespec64_to_ns(&offset), &host))
+		return KTIME_MAX;
+	return max_t(s64, 1, host);
 }
 
 static int wait(struct fiber_carrier *c, void __user *uarg)
