@@ -11,8 +11,8 @@
  *		is carved there, or when its memory went back (depot.c)
  *   a fiber	has one block for all its life, so it is seen once
  *
- *   alive	id != 0 and join without the bit DONE. Written by spawn (join, then id) and by the
- *		end (join = DONE, or GONE of detached ones)
+ *   alive	id != 0 and join without the bit DONE. Written by spawn (join, then
+ *		id) and by the end (join = DONE, or GONE of detached ones)
  *   why	written by the fiber before it parks, set to 0 by who makes it ready,
  *		before it can be found by who runs it
  *   carriers' cur	written by the carrier alone

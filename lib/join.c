@@ -147,6 +147,7 @@ static int join_wait(struct fb_caller *me, struct fiber *f, uint64_t deadline)
 static int join_visiting(struct fb_caller *me, fiber_t *f, void **result,
 			 uint64_t deadline)
 {
+	uintptr_t word;
 	void *value;
 	int r = 0;
 
@@ -155,9 +156,10 @@ static int join_visiting(struct fb_caller *me, fiber_t *f, void **result,
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
 	/* Pairs with the release or exchange of DONE at its end. */
-	if (FB_ACQUIRE(f->join) == FB_JOIN_GONE)
+	word = FB_ACQUIRE(f->join);
+	if (word == FB_JOIN_GONE)
 		die_twice(f);
-	if (FB_ACQUIRE(f->join) != FB_JOIN_DONE)
+	if (word != FB_JOIN_DONE)
 		r = deadline ? join_wait(me, f, deadline) : -ETIMEDOUT;
 	if (r)
 		return r;

@@ -229,5 +229,5 @@ void fb_sched_wake_slow(void)
 
 bool fb_sched_work(struct fb_processor *p)
 {
-	return !fb_runq_empty(&p->q) || p->hurry || FB_READ(fb_rt.global_count);
+	return !fb_sched_empty(p) || FB_READ(fb_rt.global_count);
 }

@@ -137,22 +137,23 @@ static int read_env(struct fiber_config *k)
 	return r < 0 ? r : 0;
 }
 
-static int refuse(const char *field, const char *rule)
+static int refuse(const char *field, const char *is, uint64_t limit)
 {
-	fb_say("fiber_config.%s %s", field, rule);
+	fb_say("fiber_config.%s is %s %llu", field, is,
+	       (unsigned long long)limit);
 	return -EINVAL;
 }
 
 static int check_config(const struct fiber_config *k)
 {
 	if (k->processors > MAX_PROCESSORS)
-		return refuse("processors", "is more than 1024");
+		return refuse("processors", "more than", MAX_PROCESSORS);
 	if (k->stack_size > MAX_STACK)
-		return refuse("stack_size", "is more than 64 GiB");
+		return refuse("stack_size", "more than", MAX_STACK);
 	if (k->quantum_ns && k->quantum_ns < MIN_QUANTUM)
-		return refuse("quantum_ns", "is less than 50000");
+		return refuse("quantum_ns", "less than", MIN_QUANTUM);
 	if (k->grace_ns > MAX_GRACE && k->grace_ns != FIBER_GRACE_NONE)
-		return refuse("grace_ns", "is more than 10000000 (10 ms)");
+		return refuse("grace_ns", "more than", MAX_GRACE);
 	return 0;
 }
 
@@ -164,7 +165,7 @@ static int configure(const struct fiber_config *cfg)
 
 	if (cfg) {
 		if (cfg->size < sizeof(cfg->size) || cfg->size > sizeof(k))
-			return refuse("size", "is not sizeof(struct fiber_config)");
+			return refuse("size", "not", sizeof(k));
 		memcpy(&k, cfg, cfg->size);
 	}
 	r = read_env(&k);
@@ -349,6 +350,18 @@ static void watch_fork(void)
 	pthread_atfork(NULL, NULL, fork_child);
 }
 
+/* What start() made, but for carriers. */
+static void take_down(void)
+{
+	fb_poller_stop();
+	fb_rt.backend->close();
+	fb_dump_stop();
+	fb_deadlock_stop();
+	fb_guard_fini();
+	fb_stack_fini();
+	end_processors();
+}
+
 static int start(const struct fiber_config *cfg)
 {
 	int r;
@@ -375,12 +388,7 @@ static int start(const struct fiber_config *cfg)
 		r = fb_carrier_start();
 	if (r) {
 		fb_say("cannot start: %s", strerror(-r));
-		fb_rt.backend->close();
-		fb_dump_stop();
-		fb_deadlock_stop();
-		fb_guard_fini();
-		fb_stack_fini();
-		end_processors();
+		take_down();
 	} else {
 		describe();
 	}
@@ -391,13 +399,7 @@ static void stop(void)
 {
 	fb_blocked_stop();
 	fb_carrier_stop();
-	fb_poller_stop();
-	fb_rt.backend->close();
-	fb_dump_stop();
-	fb_deadlock_stop();
-	fb_guard_fini();
-	fb_stack_fini();
-	end_processors();
+	take_down();
 	fb_rt.features = 0;
 	/* Pairs with the exchange of the next fiber_init. */
 	FB_RELEASE(fb_rt.state, FB_OFF);
