@@ -50,18 +50,41 @@ tally() {
 	fi
 }
 
-# suite NAME COMMAND...: a command that prints TAP
-suite() {
-	local log=$LOGS/${1//[ \/]/-}
-	say "$1"
+# tap_of NAME COMMAND...: a command that prints TAP, into its log
+tap_of() {
+	local name=$1 log=$LOGS/$1
 	shift
-	"$@" >"$log.tap" 2>"$log.err" </dev/null || {
+	"$@" >"$log.tap" 2>"$log.err" </dev/null ||
+		echo "not ok - $name ended with an error" >>"$log.tap"
+}
+
+report() {
+	local log=$LOGS/$1
+	if grep -q '^not ok .* ended with an error' "$log.tap"; then
 		cat "$log.err"
-		echo "not ok - $1 ended with an error" >>"$log.tap"
-	}
+	fi
 	awk -f "$HERE/tap.awk" "$log.tap" >"$log.log"
 	grep -v '^# TALLY' "$log.log" || true
 	tally "$log.log"
+}
+
+suite() {
+	say "$1"
+	tap_of "$@"
+	report "$1"
+}
+
+# beside NAME COMMAND...: a suite of one processor, while others run that nothing
+# beside them can disturb, or that sleep a lot; until report_beside NAME
+beside() {
+	tap_of "$@" &
+	beside=$!
+}
+
+report_beside() {
+	say "$1"
+	wait "$beside" || true
+	report "$1"
 }
 
 # Compilers have no place in the counts, but what does not build has failed.
@@ -97,11 +120,13 @@ module_ready() {
 	done
 }
 
+# vm_suite KERNEL BACKENDS
 vm_suite() {
 	local k=$1 log=$LOGS/vm-$1.log
-	say "vm $k"
+	say "vm $k, library on: $2"
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
-	"$HERE/vm/run.sh" -tools -t "${VM_TIMEOUT:-1800}" "$k" >"$log" 2>&1 </dev/null || true
+	"$HERE/vm/run.sh" -tools -backends "$2" -t "${VM_TIMEOUT:-1800}" \
+		"$k" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	tally "$log"
 }
@@ -253,9 +278,15 @@ if has native; then
 	suite native "$HERE/native.sh"
 	suite syzkaller "$HERE/fuzz/syzkaller.sh"
 fi
+# The user backend asks little of a kernel: in a VM on the first one only.
 if has vm; then
-	for k in "${kernels[@]}"; do vm_suite "$k"; done
+	backends="kernel user"
+	for k in "${kernels[@]}"; do
+		vm_suite "$k" "$backends"
+		backends=kernel
+	done
 fi
+if has model; then beside model "$HERE/model.sh"; fi
 if has cost; then
 	for k in "${kernels[@]}"; do cost_suite "$k"; done
 fi
@@ -272,7 +303,7 @@ if has docs; then suite docs "$HERE/docs.sh"; fi
 if has debug; then
 	for k in ${DEBUG_KERNELS:-debug kcsan}; do debug_suite "$k"; done
 fi
-if has model; then suite model "$HERE/model.sh"; fi
+if has model; then report_beside model; fi
 if has san; then suite san "$HERE/san.sh"; fi
 if has imports || has dkms; then
 	mapfile -t ready < <(ready_kernels)
