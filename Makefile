@@ -68,7 +68,7 @@ TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all lib samples tools tests modules modules_install install insmod \
+.PHONY: all lib samples tools tests modules modules_install install uninstall insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
 	check-model check-san check-docs check-stress check-flavours check-matrix \
 	check-kselftest check-fuzz check-debug demo bench \
@@ -290,6 +290,16 @@ install: lib $(FIBERCTL)
 		$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(m)))/$(notdir $(m));)
 	$(if $(FIBERCTL),$(INSTALL) -D -m 755 $(FIBERCTL) $(DESTDIR)$(BINDIR)/fiberctl)
 	@tools/man-links.sh $(DESTDIR)$(MANDIR)/man3 man/*.3
+	$(if $(DESTDIR),,-ldconfig)
+
+# What install would put there, and nothing else.
+uninstall: lib $(FIBERCTL)
+	@d=$$(mktemp -d) && \
+		$(MAKE) --no-print-directory -s install DESTDIR="$$d" && \
+		(cd "$$d" && find . ! -type d -printf '%P\n') | \
+		while read -r f; do rm -fv "$(DESTDIR)/$$f"; done; \
+		rm -rf "$$d"
+	@rmdir $(DESTDIR)$(INCLUDEDIR)/fiber 2>/dev/null || :
 	$(if $(DESTDIR),,-ldconfig)
 
 # --- tests -------------------------------------------------------------------

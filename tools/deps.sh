@@ -13,7 +13,7 @@ set -euo pipefail
 packages() {
 	case $1 in
 	build) echo gcc g++ libc6-dev make libdw-dev ;;
-	native) echo curl gdb ;;
+	native) echo curl gdb pkgconf ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;

@@ -153,7 +153,7 @@ verdict() {
 	done
 	! grep -E '^not ok|^# (log|SPLAT)' "$OUT/tap" || bad=1
 	if [ "$where" = vm ] && ! grep -q '^# END rc=0' "$OUT/tap"; then
-		say "FAILED: the VM did not end well; see $OUT/console"
+		say "FAILED: a request failed, or the VM did not end well; see $OUT/console"
 		bad=1
 	fi
 	[ $bad = 0 ] || say "FAILED; the whole log: $OUT/tap"

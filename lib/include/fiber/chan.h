@@ -12,6 +12,8 @@
  *   -ECANCELED  the calling fiber is cancelled; nothing was sent or received
  * The try forms never wait: -EAGAIN.
  */
+#include <fiber.h>
+
 #ifndef FIBER_CHAN_H
 #define FIBER_CHAN_H
 

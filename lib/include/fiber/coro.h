@@ -23,6 +23,8 @@
  *   -ESRCH    it has ended
  *   -EPERM    not inside a coroutine, or in a clean-up handler of one
  */
+#include <fiber.h>
+
 #ifndef FIBER_CORO_H
 #define FIBER_CORO_H
 

@@ -27,6 +27,8 @@
  *
  * Close what fibers may be waiting for by fiber_close: close(2) wakes nobody.
  */
+#include <fiber.h>
+
 #ifndef FIBER_IO_H
 #define FIBER_IO_H
 

@@ -5,6 +5,8 @@
  * A key names a pointer that each fiber, and each plain thread, has for itself; it
  * begins as NULL. All calls are for any thread, and none waits.
  */
+#include <fiber.h>
+
 #ifndef FIBER_LOCAL_H
 #define FIBER_LOCAL_H
 

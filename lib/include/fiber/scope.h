@@ -23,6 +23,8 @@
  * Scopes nest: a scope opened inside another is cancelled with it. So do
  * deadlines: a scope ends no later than the one around it.
  */
+#include <fiber.h>
+
 #ifndef FIBER_SCOPE_H
 #define FIBER_SCOPE_H
 

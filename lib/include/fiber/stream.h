@@ -5,6 +5,8 @@
  * Included by <fiber.h>. What fiber/io.h says of errors, deadlines, cancellation
  * and threads holds here too. A deadline is that of the whole call.
  */
+#include <fiber.h>
+
 #ifndef FIBER_STREAM_H
 #define FIBER_STREAM_H
 

@@ -32,6 +32,8 @@
  * soon as one that was let go on by a call has returned, it may free the
  * object, even if that call has not returned yet; but not one of fiber_once.
  */
+#include <fiber.h>
+
 #ifndef FIBER_SYNC_H
 #define FIBER_SYNC_H
 

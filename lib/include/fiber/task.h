@@ -27,6 +27,8 @@
  * A task may call what blocks or parks, but keeps one of the few fibers that run
  * tasks (one a processor) from the others meanwhile. Tasks are in no scope.
  */
+#include <fiber.h>
+
 #ifndef FIBER_TASK_H
 #define FIBER_TASK_H
 

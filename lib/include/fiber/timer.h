@@ -16,6 +16,8 @@
  * start and reset until a processor has taken notice. None is a cancellation point.
  * Errors of all: -EPERM (no runtime, or the child of a fork), -EINVAL.
  */
+#include <fiber.h>
+
 #ifndef FIBER_TIMER_H
 #define FIBER_TIMER_H
 

@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# make install, as those see it who use what it installed; make uninstall. TAP.
+
+# shellcheck disable=SC2317,SC2016 # called by name; patterns
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+TOP=$HERE/..
+out=${BUILD:-$TOP/build}/install
+root=$out/root
+tests=0 failed=0
+
+make_() {
+	make --no-print-directory -s -C "$TOP" DESTDIR="$root" "$@"
+}
+
+flags() {
+	PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_PATH=$libdir/pkgconfig \
+		PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 pkg-config "$@" fiber
+}
+
+# The first program that a reader meets
+readme() {
+	sed -n '/^```c$/,/^```$/p' "$TOP/README.md" | sed '/^```/d'
+}
+
+# builds NAME COMPILER WORD...: what README's program prints, built so
+builds() {
+	local name=$1
+	shift
+	"$@" && LD_LIBRARY_PATH=$libdir timeout 60 "$out/$name" >"$out/$name.out" &&
+		grep -q "^a fiber read 'x'" "$out/$name.out"
+}
+
+shared() {
+	# shellcheck disable=SC2046 # flags are words
+	builds shared gcc -o "$out/shared" "$out/readme.c" $(flags --cflags --libs)
+}
+
+archive() {
+	# shellcheck disable=SC2046
+	builds archive gcc -o "$out/archive" "$out/readme.c" $(flags --cflags) \
+		"$libdir/libfiber.a" $(flags --libs --static) &&
+		! ldd "$out/archive" | grep libfiber
+}
+
+cplusplus() {
+	# shellcheck disable=SC2046
+	builds cplusplus g++ -x c++ -o "$out/cplusplus" "$out/readme.c" \
+		$(flags --cflags --libs)
+}
+
+headers_alone() {
+	local header
+	(cd "$root/usr/local/include" && find . -name '*.h' -path '*fiber*') |
+		while read -r header; do
+			echo "#include <${header#./}>" >"$out/header.c"
+			# shellcheck disable=SC2046
+			gcc -Wall -Wextra -Werror -std=gnu11 -c -o /dev/null \
+				"$out/header.c" $(flags --cflags) &&
+			g++ -Wall -Wextra -Werror -x c++ -c -o /dev/null \
+				"$out/header.c" $(flags --cflags) || return 1
+		done
+}
+
+nothing_left() {
+	make_ uninstall && ! find "$root" ! -type d | grep .
+}
+
+case_() {
+	tests=$((tests + 1))
+	if "$1" >"$out/log" 2>&1; then
+		echo "ok $tests - ${1//_/ }"
+	else
+		sed 's/^/# /' "$out/log"
+		echo "not ok $tests - ${1//_/ }"
+		failed=1
+	fi
+}
+
+echo "TAP version 13"
+echo "1..6"
+rm -rf "$out"
+mkdir -p "$out"
+readme >"$out/readme.c"
+installs() { make_ install; }
+case_ installs
+libdir=$(dirname "$(find "$root" -name libfiber.a)")
+case_ shared
+case_ archive
+case_ cplusplus
+case_ headers_alone
+case_ nothing_left
+exit "$failed"
