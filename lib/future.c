@@ -24,6 +24,7 @@
 #include <stdlib.h>
 
 #include "sync.h"
+#include "task.h"
 
 #define MAX_ANY		(1u << 20)
 #define FEW		16
@@ -296,6 +297,34 @@ FB_EXPORT int fiber_future_wait_all(fiber_future_t *const *f, size_t n,
 		if (f[i])
 			r = fiber_future_wait_until(f[i], deadline);
 	return r;
+}
+
+/* ---- tasks ---- */
+
+FB_EXPORT int fiber_task_future_wait_until(fiber_task_t *t,
+					   fiber_future_t *future,
+					   uint64_t deadline)
+{
+	struct fb_future *f = (struct fb_future *)future;
+	struct fb_caller me;
+	int r = 0;
+
+	fb_caller_enter(&me);
+	fb_obj_lock(me.p, &f->lock);
+	if (!f->done && deadline) {
+		r = fb_task_wait(&me, fb_task_of(t), &f->lock, &f->q, NULL,
+				 deadline);
+	} else {
+		t->result = f->done ? 0 : -ETIMEDOUT;
+		fb_obj_unlock(me.p, &f->lock);
+	}
+	fb_caller_leave(&me);
+	return r;
+}
+
+FB_EXPORT int fiber_task_future_wait(fiber_task_t *t, fiber_future_t *f)
+{
+	return fiber_task_future_wait_until(t, f, FB_NEVER);
 }
 
 /* ---- the rest ---- */

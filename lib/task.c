@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * task.c - stackless tasks
+ * task.c - stackless tasks; taskwait.c has what they wait for
  *
  * A task is a waiter (wait.h) without a fiber. Up to one runner a processor, which
  * is a fiber, takes ready tasks from one queue and calls them.
@@ -8,13 +8,7 @@
  *   state	found through		edge out
  *   READY	the queue		a runner takes it
  *   RUNNING	its runner		await, end
- *   WAITING	nodes, its timer	whoever claims it: fb_task_ready, time_out
- *
- * There is no stack to leave, so a wait begins inside the await: nodes are queued,
- * the word is set, the timer armed, the object unlocked. From the last of those on
- * the task may run elsewhere, or be gone: the await returns without a look at it.
- * A timer that fires before the unlock makes it run on another runner, which takes
- * the object's lock first (settle_wait).
+ *   WAITING	nodes, its timer	whoever claims it: taskwait.c
  *
  * Timers fire inside a schedule pass, maybe that of a runner that goes to sleep with
  * an object locked, so they take no lock: they push to a list of their own, which
@@ -31,31 +25,11 @@
  */
 #include <string.h>
 
-#include "chan.h"
 #include "scope.h"
 #include "task.h"
 
 #define TURNS	64			/* tasks, then other fibers */
 #define RUNNERS	64
-
-struct task {
-	uint32_t line;
-	int32_t result;
-	int (*fn)(fiber_task_t *t);
-	void (*done)(fiber_task_t *t);
-	struct task *link;		/* tasks.lock */
-	struct fb_waiter w;
-	struct fb_node n;
-	struct fb_timer timer;		/* .when FB_NEVER: not used */
-	struct fiber_chan *ch;		/* where n is queued, or NULL */
-};
-
-_Static_assert(sizeof(struct task) <= sizeof(struct fiber_task) &&
-	       offsetof(struct task, line) ==
-	       offsetof(struct fiber_task, line) &&
-	       offsetof(struct task, result) ==
-	       offsetof(struct fiber_task, result) &&
-	       sizeof(struct fiber_task) < 200, "fiber_task");
 
 struct runner {
 	struct fiber *f;		/* NULL: no runner; tasks.lock */
@@ -76,11 +50,6 @@ static struct {
 static fiber_task_t *public(struct task *t)
 {
 	return (fiber_task_t *)t;
-}
-
-static struct task *task_of(struct fb_waiter *w)
-{
-	return (struct task *)((char *)w - offsetof(struct task, w));
 }
 
 /* ---- runners that have nothing to do ---- */
@@ -153,7 +122,7 @@ static struct fiber *put(struct task *t)
 }
 
 /* The same for timers: no lock. */
-static struct fiber *put_fired(struct task *t)
+struct fiber *fb_task_fired(struct task *t)
 {
 	t->link = FB_READ(tasks.fired);
 	/* Pairs with the exchange in take_fired. */
@@ -170,7 +139,7 @@ static void take_fired(void)
 
 	if (!FB_READ(tasks.fired))
 		return;
-	/* Pairs with the release in put_fired. */
+	/* Pairs with the release in fb_task_fired. */
 	t = __atomic_exchange_n(&tasks.fired, NULL, __ATOMIC_ACQUIRE);
 	for (; t; t = next) {
 		next = t->link;
@@ -191,9 +160,9 @@ static void wake_runner(struct fb_processor *p, struct fiber *f)
 		fb_sched_ready_global(f);
 }
 
-void fb_task_ready(struct fb_processor *p, struct fb_waiter *w)
+void fb_task_put(struct fb_processor *p, struct task *t)
 {
-	wake_runner(p, put(task_of(w)));
+	wake_runner(p, put(t));
 }
 
 /* The next one; NULL: none is alive, and the runner is not counted any more. */
@@ -228,38 +197,6 @@ static struct task *take(struct fb_caller *me, struct runner *r)
 
 /* ---- run ---- */
 
-/* The lock: whoever claimed the wait may not be through with it. */
-static void leave_chan(struct fb_caller *me, struct task *t)
-{
-	struct fiber_chan *ch = t->ch;
-
-	fb_obj_lock(me->p, &ch->lock);
-	if (t->n.queued)
-		fb_waitq_remove(fb_chan_queue(ch, t->n.sends), &t->n);
-	fb_obj_unlock(me->p, &ch->lock);
-}
-
-/* It was woken: what came of it. */
-static void settle_wait(struct task *t)
-{
-	struct fb_caller me;
-	bool late;
-
-	if (t->timer.when == FB_NEVER) {
-		t->result = t->n.result;
-		return;
-	}
-	fb_caller_enter(&me);
-	/* Pairs with fb_claim_word. */
-	late = (FB_ACQUIRE(t->w.word) & FB_W_STATE) == FB_W_TIMEOUT;
-	if (!late)
-		fb_timer_del(&t->timer);
-	else if (t->ch)
-		leave_chan(&me, t);
-	fb_caller_leave(&me);
-	t->result = late ? t->ch || t->n.value ? -ETIMEDOUT : 0 : t->n.result;
-}
-
 static void ended(void)
 {
 	struct fb_caller me;
@@ -285,7 +222,7 @@ static void run(struct task *t)
 	int r;
 
 	if (t->line)
-		settle_wait(t);
+		fb_task_woken(t);
 	r = t->fn(public(t));
 	/* Without `done` *t may be gone, as it may if it waits. */
 	if (r == FIBER_TASK_WAITS)
@@ -395,7 +332,7 @@ FB_EXPORT int fiber_task_start(fiber_task_t *task, int (*fn)(fiber_task_t *t),
 	if (r)
 		return r;
 	fb_caller_enter(&me);
-	wake_runner(me.p, put(t));
+	fb_task_put(me.p, t);
 	fb_caller_leave(&me);
 	return 0;
 }
@@ -413,135 +350,4 @@ void fb_task_settle(void)
 	fb_lock(&tasks.lock);
 	tasks.open = tasks.runners;
 	fb_unlock(&tasks.lock);
-}
-
-/* ---- await ---- */
-
-/* Under the timer's lock. */
-static struct fiber *time_out(struct fb_timer *timer)
-{
-	struct task *t = (struct task *)
-		((char *)timer - offsetof(struct task, timer));
-
-	return fb_claim_word(&t->w, t->n.claim, FB_W_TIMEOUT) ?
-	       put_fired(t) : NULL;
-}
-
-/* The node, if there is an object, is to be queued by the caller. */
-static void wait_begin(struct task *t, struct fiber_chan *ch, void *value,
-		       uint64_t deadline)
-{
-	uint64_t ticket = (t->w.word & ~(uint64_t)(FB_W_ONE - 1)) + FB_W_ONE;
-
-	t->ch = ch;
-	t->timer.when = deadline;
-	t->timer.fire = time_out;
-	t->n.w = &t->w;
-	t->n.value = value;
-	t->n.claim = deadline == FB_NEVER ? 0 : ticket | FB_W_WAITING;
-	if (t->n.claim)		/* pairs with fb_claim_word */
-		FB_RELEASE(t->w.word, t->n.claim);
-}
-
-static int wait_time(struct task *t, uint64_t deadline, bool sleeps)
-{
-	struct fb_caller me;
-
-	fb_caller_enter(&me);
-	wait_begin(t, NULL, sleeps ? NULL : t, deadline);
-	if (deadline != FB_NEVER && fb_timer_add(me.p, &t->timer))
-		fb_sched_watch(me.p);
-	fb_caller_leave(&me);
-	return 1;
-}
-
-static int wait_chan(struct fb_caller *me, struct task *t,
-		     struct fiber_chan *ch, bool sends, void *value,
-		     uint64_t deadline)
-{
-	bool watch = false;
-
-	wait_begin(t, ch, value, deadline);
-	t->n.sends = sends;
-	fb_waitq_push(fb_chan_queue(ch, sends), &t->n);
-	if (deadline != FB_NEVER)
-		watch = fb_timer_add(me->p, &t->timer);
-	fb_obj_unlock(me->p, &ch->lock);	/* the last touch of t */
-	if (watch)
-		fb_sched_watch(me->p);
-	return 1;
-}
-
-static int use_chan(fiber_task_t *task, struct fiber_chan *ch, bool sends,
-		    void *value, uint64_t deadline)
-{
-	struct task *t = (struct task *)task;
-	struct fb_caller me;
-	struct fb_node *n;
-	int r;
-
-	if (!ch)
-		return wait_time(t, deadline, false);
-	fb_caller_enter(&me);
-	fb_obj_lock(me.p, &ch->lock);
-	r = fb_chan_now(ch, sends, value, &n);
-	if (r == -EAGAIN && deadline) {
-		r = wait_chan(&me, t, ch, sends, value, deadline);
-	} else {
-		fb_obj_unlock(me.p, &ch->lock);
-		if (n)
-			fb_wake(me.p, n->w);
-		t->result = r == -EAGAIN ? -ETIMEDOUT : r;
-		r = 0;
-	}
-	fb_caller_leave(&me);
-	return r;
-}
-
-FB_EXPORT int fiber_task_send(fiber_task_t *t, fiber_chan_t *ch,
-			      const void *value)
-{
-	return use_chan(t, ch, true, (void *)value, FB_NEVER);
-}
-
-FB_EXPORT int fiber_task_send_until(fiber_task_t *t, fiber_chan_t *ch,
-				    const void *value, uint64_t deadline)
-{
-	return use_chan(t, ch, true, (void *)value, deadline);
-}
-
-FB_EXPORT int fiber_task_recv(fiber_task_t *t, fiber_chan_t *ch, void *value)
-{
-	return use_chan(t, ch, false, value, FB_NEVER);
-}
-
-FB_EXPORT int fiber_task_recv_until(fiber_task_t *t, fiber_chan_t *ch,
-				    void *value, uint64_t deadline)
-{
-	return use_chan(t, ch, false, value, deadline);
-}
-
-FB_EXPORT int fiber_task_sleep_until(fiber_task_t *t, uint64_t deadline)
-{
-	return wait_time((struct task *)t, deadline, true);
-}
-
-FB_EXPORT int fiber_task_sleep(fiber_task_t *t, uint64_t ns)
-{
-	uint64_t now = fiber_now();
-
-	return fiber_task_sleep_until(t, now + ns < now ? FB_NEVER : now + ns);
-}
-
-FB_EXPORT int fiber_task_yield(fiber_task_t *task)
-{
-	struct task *t = (struct task *)task;
-	struct fb_caller me;
-
-	fb_caller_enter(&me);
-	wait_begin(t, NULL, NULL, FB_NEVER);
-	t->n.result = 0;
-	wake_runner(me.p, put(t));
-	fb_caller_leave(&me);
-	return 1;
 }

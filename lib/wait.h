@@ -88,7 +88,6 @@ struct fb_node {
 	int32_t result;			/* by who claimed it */
 	uint32_t order;			/* select.c: lock order */
 	bool queued;			/* object's lock */
-	bool sends;			/* task.c: queued among the senders */
 };
 
 struct fb_waitq {

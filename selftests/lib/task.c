@@ -217,6 +217,94 @@ TEST(tasks_sleep_and_yield)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- futures ---- */
+
+enum { PROMISES = 200, AWAITERS = 8 };
+
+static fiber_future_t promised[PROMISES];
+
+struct awaiter {
+	fiber_task_t task;
+	uint64_t sum;
+	uint32_t seed;
+	int i, late;
+};
+
+/* Every other one with deadlines, again and again until it has come. */
+static int awaits(fiber_task_t *t)
+{
+	struct awaiter *a = (struct awaiter *)t;
+	void *v;
+
+	FIBER_TASK_BEGIN(t);
+	for (; a->i < PROMISES; a->i++) {
+		do {
+			if (a->seed % 2)
+				FIBER_TASK_AWAIT(t, fiber_task_future_wait(t,
+						 &promised[a->i]));
+			else
+				FIBER_TASK_AWAIT(t, fiber_task_future_wait_until(t,
+						 &promised[a->i], fiber_now() +
+						 (a->seed += 1234) % 9000));
+			a->late += t->result == -ETIMEDOUT;
+		} while (t->result == -ETIMEDOUT);
+		check_eq(0, t->result);
+		check_eq(0, fiber_future_try_get(&promised[a->i], &v));
+		a->sum += (uintptr_t)v;
+	}
+	FIBER_TASK_END(t);
+}
+
+static void *keeps_promises(void *arg)
+{
+	for (uintptr_t i = 0; i < PROMISES; i++) {
+		if (fiber_self())
+			fiber_yield();
+		else
+			usleep(10);
+		check_eq(0, fiber_future_set(&promised[i], (void *)(i + 1)));
+	}
+	return arg;
+}
+
+static void *promises(void *arg)
+{
+	static struct awaiter a[AWAITERS];
+	fiber_t *f = NULL;
+	pthread_t t;
+	int late = 0;
+
+	memset(a, 0, sizeof(a));
+	memset(promised, 0, sizeof(promised));
+	all_ended = chan(0, 1);
+	ended = AWAITERS;
+	for (int i = 0; i < AWAITERS; i++) {
+		a[i].seed = i;
+		check_eq(0, fiber_task_start(&a[i].task, awaits, count_end));
+	}
+	if (arg)
+		check_eq(0, pthread_create(&t, NULL, keeps_promises, NULL));
+	else
+		check_eq(0, fiber_spawn(&f, keeps_promises, NULL));
+	check_eq(0, fiber_chan_recv(all_ended, NULL));
+	check_eq(0, arg ? pthread_join(t, NULL) : fiber_join(f, NULL));
+	for (int i = 0; i < AWAITERS; i++) {
+		check_eq(PROMISES * (PROMISES + 1) / 2, (int)a[i].sum);
+		late += a[i].late;
+	}
+	figure("%d deadlines came before a future\n", late);
+	check_eq(0, fiber_chan_destroy(all_ended));
+	return NULL;
+}
+
+TEST(tasks_await_futures)
+{
+	ASSERT_EQ(0, with_runtime(1, 0, promises, NULL));
+	ASSERT_EQ(0, with_runtime(2, 0, promises, NULL));
+	ASSERT_EQ(0, with_runtime(3, 200 * US, promises, (void *)1));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- life ---- */
 
 static int fails_at_once(fiber_task_t *t)

@@ -79,6 +79,10 @@ int fiber_task_send_until(fiber_task_t *t, fiber_chan_t *ch, const void *value,
 int fiber_task_recv(fiber_task_t *t, fiber_chan_t *ch, void *value);
 int fiber_task_recv_until(fiber_task_t *t, fiber_chan_t *ch, void *value,
 			  uint64_t deadline);
+/* Then fiber_future_try_get() has its value, unless the deadline came first. */
+int fiber_task_future_wait(fiber_task_t *t, fiber_future_t *f);
+int fiber_task_future_wait_until(fiber_task_t *t, fiber_future_t *f,
+				 uint64_t deadline);
 int fiber_task_sleep(fiber_task_t *t, uint64_t ns);
 int fiber_task_sleep_until(fiber_task_t *t, uint64_t deadline);
 /* Let other tasks, and fibers, run first. */
