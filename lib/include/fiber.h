@@ -364,6 +364,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/coro.h"
 #include "fiber/debug.h"
 #include "fiber/io.h"
+#include "fiber/file.h"
 #include "fiber/stream.h"
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 /* Wrong arguments are what it is about. */
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
@@ -507,10 +508,56 @@ X(poll_ignored, nothing, poll2, (e->p[0] = (struct pollfd){ -1, POLLIN, 0 }, 1))
 X(poll_hup, pipe_eof, poll2, (e->p[0] = (struct pollfd){ S, 0, 0 }, 1)) \
 X(poll_two, pair_10, poll2, (e->p[0] = (struct pollfd){ S, POLLIN | POLLOUT, 0 }, \
 			     e->p[1] = (struct pollfd){ e->s[1], POLLIN, 0 }, 2)) \
+X(pread_some, file_100, pread, S, B, 4, 10) \
+X(pread_more, file_100, pread, S, B, 400, 10) \
+X(pread_end, file_100, pread, S, B, 4, 100) \
+X(pread_none, file_100, pread, S, B, 0, 10) \
+X(pread_negative, file_100, pread, S, B, 4, -1) \
+X(pread_fault, file_100, pread, S, nowhere, 4, 0) \
+X(pread_bad, bad_fd, pread, S, B, 4, 0) \
+X(pread_pipe, pipe_10, pread, S, B, 4, 0) \
+X(pread_pair, pair_10, pread, S, B, 4, 0) \
+X(pread_folder, folder, pread, S, B, 4, 0) \
+X(pread_null, null, pread, S, B, 4, 7) \
+X(pread_full, full, pread, S, B, 4, 7) \
+X(pwrite_some, file_100, pwrite, S, B, 40, 90) \
+X(pwrite_hole, file_100, pwrite, S, B, 4, 5000) \
+X(pwrite_none, file_100, pwrite, S, B, 0, 5000) \
+X(pwrite_negative, file_100, pwrite, S, B, 4, -1) \
+X(pwrite_fault, file_100, pwrite, S, nowhere, 4, 0) \
+X(pwrite_read_only, folder, pwrite, S, B, 4, 0) \
+X(pwrite_pipe, pipe_to, pwrite, S, B, 4, 0) \
+X(pwrite_full, full, pwrite, S, B, 4, 0) \
+X(fsync_file, file_100, fsync, S) \
+X(fsync_pipe, pipe_to, fsync, S) \
+X(fsync_bad, bad_fd, fsync, S) \
+X(fdatasync_file, file_100, fdatasync, S) \
+X(fdatasync_pipe, pipe_to, fdatasync, S) \
+X(statx_null, nothing, statx, AT_FDCWD, "/dev/null", 0, STATX_MODE, (void *)B) \
+X(statx_open, null, statx, S, "", AT_EMPTY_PATH, STATX_MODE, (void *)B) \
+X(statx_empty, null, statx, S, "", 0, STATX_MODE, (void *)B) \
+X(statx_missing, nothing, statx, AT_FDCWD, "/none", 0, 0, (void *)B) \
+X(statx_flags, nothing, statx, AT_FDCWD, "/", minus_one, 0, (void *)B) \
+X(statx_no_folder, null, statx, S, "x", 0, 0, (void *)B) \
+X(wait_none, nothing, waitpid, -1, NULL, 0) \
+X(wait_other, nothing, waitpid, 1, NULL, 0) \
+X(wait_options, nothing, waitpid, -1, NULL, 0x100000) \
+X(wait_now, nothing, waitpid, -1, NULL, WNOHANG) \
 X(close_bad, bad_fd, close, S) \
 X(close_negative, nothing, close, -1)
 
 #define OPENS(X) \
+X(open_null, nothing, open, "/dev/null", O_RDWR, 0) \
+X(open_cloexec, nothing, open, "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0) \
+X(open_missing, nothing, open, "/none", O_RDONLY, 0) \
+X(open_empty, nothing, open, "", O_RDONLY, 0) \
+X(open_no_path, nothing, open, nowhere, O_RDONLY, 0) \
+X(open_existing, nothing, open, "/dev/null", O_RDWR | O_CREAT | O_EXCL, 0600) \
+X(open_folder, nothing, open, "/", O_RDWR, 0) \
+X(open_no_folder, nothing, open, "/dev/null", O_DIRECTORY, 0) \
+X(open_at, folder, openat, S, "dev/null", O_RDONLY | O_NONBLOCK, 0) \
+X(open_at_bad, bad_fd, openat, S, "dev/null", O_RDONLY, 0) \
+X(open_at_pipe, pipe_10, openat, S, "dev/null", O_RDONLY, 0) \
 X(accept_one, connecting, accept4, S, A, L, 0) \
 X(accept_cloexec, connecting, accept4, S, A, L, SOCK_CLOEXEC | SOCK_NONBLOCK) \
 X(accept_no_addr, connecting, accept4, S, NULL, NULL, 0) \
