@@ -144,6 +144,14 @@ struct fiber_processor {
 	atomic_t hurrying;		/* it is queued or runs */
 };
 
+/* The stacks of a carrier when an upcall slot was filled; see upcall.c. */
+struct fiber_slot {
+	unsigned long sp;		/* 0: it never was */
+	unsigned long alt_sp;		/* what sigaltstack had set */
+	size_t alt_size;
+	unsigned int alt_flags;
+};
+
 struct fiber_carrier {
 	struct preempt_notifier sched;
 	struct user_return_notifier edge;
@@ -175,7 +183,7 @@ struct fiber_carrier {
 	bool early;			/* one is back from a block: cut the quantum short */
 	u32 fruitless;			/* RETURN upcalls since it last asked us */
 	int tick_cpu;			/* where it wants its timer; others read it */
-	unsigned long slot_sp[FIBER_SLOTS]; /* user sp when the slot was filled */
+	struct fiber_slot slot[FIBER_SLOTS];
 	u64 run_since;			/* ns; it owns a processor since then */
 	u64 stat[FIBER_STATS];
 

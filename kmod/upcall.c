@@ -49,33 +49,57 @@ static bool uprobe_active(void)
 #endif
 }
 
-/* Was the slot filled lower on this stack, by code that has been left since? */
-static bool left_behind(struct fiber_carrier *c, unsigned long sp,
-			unsigned long slot_sp)
+static void note(struct fiber_slot *slot, struct pt_regs *regs)
 {
-	if (!slot_sp)
+	slot->sp = user_stack_pointer(regs);
+	slot->alt_sp = current->sas_ss_sp;
+	slot->alt_size = current->sas_ss_size;
+	slot->alt_flags = current->sas_ss_flags;
+}
+
+/* Is the code that was interrupted when the slot was filled certainly gone? */
+static bool left_behind(struct fiber_carrier *c, unsigned long sp,
+			const struct fiber_slot *slot)
+{
+	if (!slot->sp)
 		return true;	/* never filled: user space made it up */
-	return sp > slot_sp && fiber_stack_same(c->group, sp, slot_sp);
+	return sp > slot->sp && slot->alt_sp == current->sas_ss_sp &&
+	       slot->alt_size == current->sas_ss_size &&
+	       slot->alt_flags == current->sas_ss_flags &&
+	       !__on_sig_stack(sp) && fiber_stack_same(c->group, sp, slot->sp);
+}
+
+static noinline u32 drop_slots(struct fiber_carrier *c, unsigned long sp, u32 depth)
+{
+	u32 was = depth;
+
+	while (depth && left_behind(c, sp, &c->slot[depth - 1]))
+		depth--;
+	if (depth != was)
+		WRITE_ONCE(c->page->depth, depth);
+	return depth;
 }
 
 /*
  * How many slots are filled. One is filled from the redirect until the
  * trampoline has taken it, a few instructions; only a signal handler can come
- * between. If that left by longjmp, the slot stays: the stack pointer is then
- * above where it was, on the same stack (on a signal stack it says nothing).
+ * between. If that left by longjmp, the slot stays, and is taken back here: the
+ * stack pointer is then above where it was, on the same stack.
+ *
+ * But so it is in a handler whose alternate stack is an array of an outer frame
+ * of that very stack. Where that is, sigaltstack knows; not so while a handler
+ * runs on an SS_AUTODISARM stack: then there is none, or what the handler has
+ * set since. So a slot is given up only with the alternate stack as it was when
+ * it was filled, and off it. A slot too few is a jump to nowhere; one too many
+ * only puts preemption off, until the program has armed its stack again.
  */
 static u32 slots_filled(struct fiber_carrier *c, struct pt_regs *regs)
 {
-	u32 depth = min_t(u32, READ_ONCE(c->page->depth), FIBER_SLOTS), was = depth;
-	unsigned long sp = user_stack_pointer(regs);
+	u32 depth = READ_ONCE(c->page->depth);
 
-	if (likely(!depth) || on_sig_stack(sp))
-		return depth;
-	while (depth && left_behind(c, sp, c->slot_sp[depth - 1]))
-		depth--;
-	if (depth != was)
-		WRITE_ONCE(c->page->depth, depth);
-	return depth;
+	if (likely(!depth))
+		return 0;
+	return drop_slots(c, user_stack_pointer(regs), min_t(u32, depth, FIBER_SLOTS));
 }
 
 /* Enter the library instead of user code. With no slot left, drop the oldest. */
@@ -88,10 +112,10 @@ static void redirect(struct fiber_carrier *c, struct pt_regs *regs, unsigned lon
 		depth--;
 		for (i = 0; i < depth; i++) {
 			WRITE_ONCE(page->slot[i], READ_ONCE(page->slot[i + 1]));
-			c->slot_sp[i] = c->slot_sp[i + 1];
+			c->slot[i] = c->slot[i + 1];
 		}
 	}
-	c->slot_sp[depth] = user_stack_pointer(regs);
+	note(&c->slot[depth], regs);
 	WRITE_ONCE(page->slot[depth], instruction_pointer(regs));
 	WRITE_ONCE(page->depth, depth + 1);
 	instruction_pointer_set(regs, to);

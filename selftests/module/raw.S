@@ -14,7 +14,16 @@
 #define IOC_ACQUIRE	0xfb04
 
 	.text
-	.globl raw_return, raw_return_end, raw_preempt
+	.globl raw_return, raw_return_end, raw_return_trapped, raw_preempt
+	.type raw_return_trapped, @function
+/* While raw_traps lasts, SIGTRAP comes between the upcall and its slot. */
+raw_return_trapped:
+	cmpl	$0, raw_traps(%rip)
+	je	raw_return
+	lock decl raw_traps(%rip)
+	int3
+	.size raw_return_trapped, .-raw_return_trapped
+
 	.type raw_return, @function
 raw_return:
 	lea	-RED_ZONE(%rsp), %rsp

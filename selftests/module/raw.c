@@ -29,7 +29,7 @@ __thread volatile struct fiber_carrier_page *raw_page;
 __thread uint32_t raw_index;
 __thread void *raw_xsave;
 
-unsigned int raw_violations, raw_acquire_errors;
+unsigned int raw_violations, raw_acquire_errors, raw_traps;
 int raw_acquire_error;
 char raw_violation[128];
 int raw_avx;

@@ -122,6 +122,9 @@ int raw_base(void);
 
 /* raw.S: the trampolines */
 extern char raw_return[], raw_return_end[], raw_preempt[];
+/* The first, where a signal comes before it has taken its slot, so many times. */
+extern char raw_return_trapped[];
+extern unsigned int raw_traps;
 
 /* raw.S: what a system call or a loop finds in its registers afterwards */
 struct raw_regs {

@@ -253,6 +253,155 @@ TEST(handler_on_alternate_stack)
 	EXPECT_LE(1, LOAD(handled));
 }
 
+/* --- a signal before the trampoline has its slot ------------------------------ */
+
+#define SMALL	(12 << 10)
+#ifndef SS_AUTODISARM
+#define SS_AUTODISARM	(1U << 31)
+#endif
+
+static int alternate_flags;
+static char *second_alternate;
+static sigjmp_buf off;
+static pid_t jumper;
+static unsigned int again;
+
+static int set_alternate(char *stack)
+{
+	stack_t s = { .ss_sp = stack, .ss_size = SMALL,
+		      .ss_flags = alternate_flags };
+
+	return sigaltstack(&s, NULL);
+}
+
+/* Both signal stacks are on the carrier's own, above where it blocks. */
+static void *read_below_alternate(void *arg)
+{
+	char first[SMALL], second[SMALL];
+
+	second_alternate = second;
+	if (set_alternate(first))
+		ADD(raw_violations, 1);
+	read_in_fiber(arg);
+	alternate_flags = SS_DISABLE;
+	set_alternate(NULL);
+	return NULL;
+}
+
+static void trapped(struct __test_metadata *_metadata, void (*handler)(int),
+		    unsigned int traps)
+{
+	pthread_t t;
+
+	START(.return_entry = raw_return_trapped, .return_end = raw_return_end);
+	catch(SIGTRAP, handler, SA_ONSTACK | SA_NODEFER);
+	take_over(_metadata, &t, read_below_alternate);
+	raw_traps = traps;
+	ASSERT_EQ(1, write(p[1], "t", 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
+	EXPECT_EQ(0, LOAD(handled));
+	serve();
+	EXPECT_DONE(t, 't');
+}
+
+TEST(handler_on_own_alternate_stack)
+{
+	trapped(_metadata, on_signal, 1);
+	EXPECT_EQ(1, LOAD(handled));
+}
+
+TEST(handler_on_own_disarmed_stack)
+{
+	alternate_flags = SS_AUTODISARM;
+	trapped(_metadata, on_signal, 1);
+	EXPECT_EQ(1, LOAD(handled));
+}
+
+/* As deep as there are slots: the others find no alternate stack. */
+TEST(handlers_on_own_disarmed_stack)
+{
+	alternate_flags = SS_AUTODISARM;
+	trapped(_metadata, on_signal, FIBER_SLOTS - 1);
+	EXPECT_EQ(FIBER_SLOTS - 1, LOAD(handled));
+}
+
+/* The handler sets another one, and blocks on that. */
+static void on_second(int signal)
+{
+	on_signal(signal);
+	if (LOAD(handled) > 1) {
+		raw_sleep(3000);
+		raw_exclude();
+		return;
+	}
+	if (set_alternate(second_alternate))
+		ADD(raw_violations, 1);
+	raise(signal);
+	raw_exclude();
+}
+
+TEST(handler_sets_another_disarmed_stack)
+{
+	alternate_flags = SS_AUTODISARM;
+	trapped(_metadata, on_second, 1);
+	EXPECT_EQ(2, LOAD(handled));
+}
+
+static void jump_off(int signal)
+{
+	on_signal(signal);
+	siglongjmp(off, 1);
+}
+
+/* It jumps away from the first call, arms the stack again, and makes another. */
+static void *read_after_jump(void *arg)
+{
+	char first[SMALL], c = 0;
+
+	jumper = raw_tid();
+	if (!sigsetjmp(off, 1)) {
+		set_alternate(first);
+		return read_in_fiber(arg);
+	}
+	if (raw_page->depth != 1)		/* the slot it has left behind */
+		ADD(raw_violations, 1);
+	set_alternate(first);
+	STORE(again, 1);
+	if (read(p[0], &c, 1) == 1)
+		result = c;
+	raw_exclude();
+	raw_leave();
+	depth_after = raw_page->depth;
+	processor_after = raw_page->processor;
+	raw_takeover(0);
+	STORE(done, 1);
+	raw_detach();
+	return NULL;
+}
+
+TEST(jump_off_disarmed_stack)
+{
+	uint32_t event;
+	pthread_t t;
+
+	alternate_flags = SS_AUTODISARM;
+	START(.return_entry = raw_return_trapped, .return_end = raw_return_end);
+	catch(SIGTRAP, jump_off, SA_ONSTACK | SA_NODEFER);
+	take_over(_metadata, &t, read_after_jump);
+	raw_traps = 1;
+	ASSERT_EQ(1, write(p[1], "t", 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
+	do {		/* until it blocks in the second call, and we own */
+		ASSERT_EQ(0, give_and_take(&event));
+	} while (!RAW_UNTIL_FOR(1, LOAD(again) &&
+				   raw_asleep_in(jumper, SYS_read)));
+	ASSERT_EQ(1, write(p[1], "u", 1));
+	ASSERT_TRUE(RAW_UNTIL(raw_info->waiting == 1));
+	ASSERT_EQ(0, raw_detach());
+	EXPECT_DONE(t, 'u');
+	EXPECT_EQ(1, LOAD(handled));
+}
+
 /* --- jumps ---------------------------------------------------------------- */
 
 #define JUMPS	40
