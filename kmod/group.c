@@ -40,8 +40,8 @@ static void free_group(struct kref *ref)
 	}
 	fiber_limit_close(g);
 	fiber_page_free(g);
-	kvfree(g->arenas.entry);
-	kvfree(g->texts.entry);
+	fiber_arena_free(g);
+	kvfree(g->text);
 	ida_destroy(&g->ids);
 	if (g->mm)
 		mmdrop(g->mm);
@@ -81,6 +81,7 @@ static int group_open(struct inode *inode, struct file *file)
 	INIT_LIST_HEAD(&g->idle);
 	INIT_LIST_HEAD(&g->flight);
 	ida_init(&g->ids);
+	seqcount_latch_init(&g->arenas.seq);
 	file->private_data = g;
 	return 0;
 }

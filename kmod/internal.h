@@ -23,6 +23,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/preempt.h>
+#include <linux/rbtree_latch.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/task.h>
@@ -207,14 +208,9 @@ struct fiber_text {
 };
 
 struct fiber_arena {
-	unsigned long base, stride, count, guard, end;
-};
-
-/* Append-only: readers at the user edge look at [0, nr), acquire. */
-struct fiber_table {
-	unsigned int nr;
-	unsigned int room;
-	void *entry;
+	unsigned long base, stride, guard, end;
+	struct latch_tree_node node;	/* of group->arenas */
+	struct fiber_arena *next;	/* of group->last_arena */
 };
 
 struct fiber_group {
@@ -251,7 +247,13 @@ struct fiber_group {
 
 	struct fiber_user *user;	/* constant after open; see limit.c */
 	struct ida ids;
-	struct fiber_table arenas, texts;
+
+	/* grow only, under ->setup; the user edge reads them any time */
+	struct latch_tree_root arenas;
+	struct fiber_arena *last_arena;
+	unsigned int nr_arenas;
+	unsigned int nr_texts;		/* release/acquire: [0, nr) are complete */
+	struct fiber_text *text;
 };
 
 /* Is anybody interested in p if its owner leaves? Any context. */
@@ -347,9 +349,13 @@ void fiber_limit_detach(struct fiber_group *g);
 extern const struct file_operations fiber_group_fops;
 void fiber_group_put(struct fiber_group *g);
 
-/* ioctl.c - process context, except the two questions of the user edge */
+/* ioctl.c - process context, except the question of the user edge */
 long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 bool fiber_text_ok(struct fiber_group *g, unsigned long ip);
+
+/* arena.c - process context, except the two questions of the user edge */
+int fiber_arena_add(struct fiber_group *g, const struct fiber_arena *new);
+void fiber_arena_free(struct fiber_group *g);
 bool fiber_stack_ok(struct fiber_group *g, unsigned long sp);
 bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b);
 

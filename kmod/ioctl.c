@@ -2,14 +2,13 @@
 /*
  * ioctl.c - arguments: copied once, checked, refused without a trace
  *
- * Context: process, except fiber_text_ok and fiber_stack_ok (user edge, irqs
- * off). A command that fails leaves everything as it was; one that reports
- * through its struct undoes what it did if the copy out fails.
+ * Context: process, except fiber_text_ok (user edge, irqs off). A command that
+ * fails leaves everything as it was; one that reports through its struct undoes
+ * what it did if the copy out fails.
  */
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
-#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/time_namespace.h>
 #include <linux/uaccess.h>
@@ -18,17 +17,6 @@
 #include "fault.h"
 #include "internal.h"
 
-static int add_entry(struct fiber_table *t, const void *entry, size_t size,
-		     unsigned int room)
-{
-	if (t->nr == room)
-		return -ENOSPC;
-	memcpy(t->entry + t->nr * size, entry, size);
-	/* The entry is complete. Pairs with the acquires in *_ok() below. */
-	smp_store_release(&t->nr, t->nr + 1);
-	return 0;
-}
-
 /**
  * fiber_text_ok - may code at ip be preempted?
  * @g: set up
@@ -36,61 +24,14 @@ static int add_entry(struct fiber_table *t, const void *entry, size_t size,
  */
 bool fiber_text_ok(struct fiber_group *g, unsigned long ip)
 {
-	const struct fiber_text *t = g->texts.entry;
-	/* Pairs with the release in add_entry(). */
-	unsigned int i, nr = smp_load_acquire(&g->texts.nr);
+	const struct fiber_text *t = g->text;
+	/* Pairs with the release in add_text(). */
+	unsigned int i, nr = smp_load_acquire(&g->nr_texts);
 
 	for (i = 0; i < nr; i++)
 		if (ip >= t[i].start && ip < t[i].end)
 			return true;
 	return false;
-}
-
-static const struct fiber_arena *find_arena(struct fiber_group *g, unsigned long sp)
-{
-	const struct fiber_arena *a = g->arenas.entry;
-	/* Pairs with the release in add_entry(). */
-	unsigned int i, nr = smp_load_acquire(&g->arenas.nr);
-
-	for (i = 0; i < nr; i++)
-		if (sp > a[i].base && sp <= a[i].end)
-			return &a[i];
-	return NULL;
-}
-
-/**
- * fiber_stack_ok - is there room for the PREEMPT trampoline?
- * @g: set up
- * @sp: user stack pointer
- *
- * Without registered arenas every stack is trusted.
- */
-bool fiber_stack_ok(struct fiber_group *g, unsigned long sp)
-{
-	const struct fiber_arena *a = find_arena(g, sp);
-
-	if (!a)
-		return !READ_ONCE(g->arenas.nr);
-	return (sp - 1 - a->base) % a->stride >= a->guard + FIBER_PREEMPT_STACK;
-}
-
-/**
- * fiber_stack_same - are two user addresses on one stack?
- * @g: set up
- * @a: user stack pointer
- * @b: another, below it
- *
- * Without registered arenas: if they are less than a megabyte apart.
- */
-bool fiber_stack_same(struct fiber_group *g, unsigned long a, unsigned long b)
-{
-	const struct fiber_arena *arena = find_arena(g, a);
-
-	if (!arena)
-		return !READ_ONCE(g->arenas.nr) && a - b < SZ_1M;
-	return arena == find_arena(g, b) &&
-	       (a - 1 - arena->base) / arena->stride ==
-	       (b - 1 - arena->base) / arena->stride;
 }
 
 /*
@@ -160,10 +101,8 @@ static bool setup_args_ok(struct fiber_setup_args *a)
 static void drop_memory(struct fiber_group *g)
 {
 	fiber_page_free(g);
-	kvfree(g->arenas.entry);
-	kvfree(g->texts.entry);
-	g->arenas.entry = NULL;
-	g->texts.entry = NULL;
+	kvfree(g->text);
+	g->text = NULL;
 	fiber_limit_untimers(g->nr_processors);
 }
 
@@ -174,11 +113,8 @@ static int setup_memory(struct fiber_group *g)
 	if (err)
 		return err;
 	err = fiber_page_setup(g);
-	g->arenas.entry = fiber_page_table(FIBER_MAX_ARENAS,
-					   sizeof(struct fiber_arena));
-	g->texts.entry = fiber_page_table(FIBER_MAX_TEXTS,
-					  sizeof(struct fiber_text));
-	if (!err && g->arenas.entry && g->texts.entry)
+	g->text = fiber_page_table(FIBER_MAX_TEXTS, sizeof(*g->text));
+	if (!err && g->text)
 		return 0;
 	drop_memory(g);
 	return -ENOMEM;
@@ -250,10 +186,8 @@ static int attach(struct fiber_group *g, void __user *uarg)
 
 static int add_stacks(struct fiber_group *g, void __user *uarg)
 {
-	const struct fiber_arena *old = g->arenas.entry;
 	struct fiber_stacks_args a;
 	struct fiber_arena new;
-	unsigned int i;
 	u64 size;
 
 	if (fetch(&a, uarg, sizeof(a)))
@@ -265,25 +199,25 @@ static int add_stacks(struct fiber_group *g, void __user *uarg)
 	    (a.contexts && (!a.context_size || a.contexts >= TASK_SIZE_MAX)))
 		return -EINVAL;
 	new = (struct fiber_arena){ .base = a.base, .stride = a.stride,
-		.count = a.count, .guard = a.guard, .end = a.base + size };
-	for (i = 0; i < g->arenas.nr; i++)
-		if (new.base < old[i].end && old[i].base < new.end)
-			return -EEXIST;
-	return add_entry(&g->arenas, &new, sizeof(new), FIBER_MAX_ARENAS);
+		.guard = a.guard, .end = a.base + size };
+	return fiber_arena_add(g, &new);
 }
 
 static int add_text(struct fiber_group *g, void __user *uarg)
 {
 	struct fiber_text_args a;
-	struct fiber_text new;
 
 	if (fetch(&a, uarg, sizeof(a)))
 		return -EFAULT;
 	if (memchr_inv(a.reserved, 0, sizeof(a.reserved)) ||
 	    !user_text(a.start, a.end))
 		return -EINVAL;
-	new = (struct fiber_text){ .start = a.start, .end = a.end };
-	return add_entry(&g->texts, &new, sizeof(new), FIBER_MAX_TEXTS);
+	if (g->nr_texts == FIBER_MAX_TEXTS)
+		return -ENOSPC;
+	g->text[g->nr_texts] = (struct fiber_text){ a.start, a.end };
+	/* The entry is complete. Pairs with the acquire in fiber_text_ok(). */
+	smp_store_release(&g->nr_texts, g->nr_texts + 1);
+	return 0;
 }
 
 /*

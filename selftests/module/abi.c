@@ -450,6 +450,38 @@ TEST(stacks_bad)
 	EXPECT_LE(1024, i);
 }
 
+/* In no order; each in a gap of its own, and none over another, however it lies. */
+TEST(stacks_many)
+{
+	enum { MANY = 300, SIZE = 8192, APART = 2 * SIZE, BASE = 1 << 20 };
+	static const struct { int from, size; } over[] = {
+		{ 0, SIZE }, { -4096, SIZE }, { 4096, SIZE }, { -SIZE, 2 * APART },
+		{ 4096, 1 }, { -1, 2 }, { SIZE - 1, 2 },
+	};
+	struct fiber_stacks_args a = { .count = 1 };
+	unsigned int i, j;
+
+	START(0);
+	for (i = 0; i < MANY; i++) {
+		a.base = BASE + i * 77 % MANY * APART;
+		a.stride = SIZE;
+		ASSERT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &a)) TH_LOG("%u", i);
+	}
+	for (i = 0; i < MANY; i++) {
+		for (j = 0; j < ARRAY_SIZE(over); j++) {
+			a.base = BASE + i * APART + over[j].from;
+			a.stride = over[j].size;
+			EXPECT_EQ(-EEXIST, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &a))
+				TH_LOG("%u, over %u", i, j);
+		}
+	}
+	a.stride = SIZE;
+	for (i = 0; i < MANY; i++) {
+		a.base = BASE + i * APART + SIZE;
+		EXPECT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &a)) TH_LOG("%u", i);
+	}
+}
+
 TEST(text_bad)
 {
 	static const struct bad list[] = {

@@ -17,6 +17,7 @@
 #include "harness.h"
 
 #define UPCALL_MOST	600	/* instructions beyond the bare tick */
+#define ARENA_MOST	400	/* to find one of 4096 */
 #define GAP		300	/* shorter ones are the loop itself */
 #define TICKS		200
 
@@ -98,6 +99,54 @@ TEST(cost_of_preemption)
 	printf("# cost tick %lu, with PREEMPT upcall %lu, beyond the tick %ld\n",
 	       tick, upcall, (long)(upcall - tick));
 	EXPECT_GE(UPCALL_MOST, (long)(upcall - tick));
+	EXPECT_EQ(0, raw_detach());
+}
+
+enum { ARENAS = 4096, SPAN = 1 << 24 };
+
+/* One around this stack, the highest: found last. The others in order. */
+static int add_arena(int i)
+{
+	char here;
+	struct fiber_stacks_args a = {
+		.base = (1UL << 20) + i * 16384UL, .stride = 8192, .count = 1,
+	};
+
+	if (i == ARENAS - 1) {
+		a.base = (uintptr_t)&here - SPAN / 2;
+		a.stride = SPAN;
+	}
+	return raw_ioctl(raw_fd, FIBER_IOC_STACKS, &a);
+}
+
+/* In irqs-off time, how far is it to the stack of a thread that is preempted? */
+TEST(cost_of_many_arenas)
+{
+	const volatile uint64_t *preempts;
+	uint64_t none, most;
+	int i, err = 0;
+
+	if (!exact())
+		SKIP(return, "needs exact counts: FIBER_ICOUNT=1, -icount");
+	START(.quantum_ns = 500000, .preempt = true,
+	      .preempt_entry = cost_preempt);
+	ASSERT_EQ(0, raw_attach());
+	ASSERT_EQ(0, raw_own(FIBER_WAIT_READY));
+	preempts = (const volatile uint64_t *)&raw_page->preempts;
+	raw_takeover(FIBER_TAKEOVER_READY);
+	raw_enter();
+	none = usual(preempts);
+	raw_leave();
+	for (i = 0; i < ARENAS && !err; i++)
+		err = add_arena(i);
+	ASSERT_EQ(0, err);
+	raw_enter();
+	most = usual(preempts);
+	raw_leave();
+	raw_takeover(0);
+	printf("# cost PREEMPT upcall: no arena %lu, the last of %d %lu, beyond %ld\n",
+	       none, ARENAS, most, (long)(most - none));
+	EXPECT_GE(ARENA_MOST, (long)(most - none));
 	EXPECT_EQ(0, raw_detach());
 }
 

@@ -176,7 +176,7 @@ TEST(inject_query)
 TEST(inject_setup)
 {
 	static const struct door d = { "SETUP", call_setup,
-		sizeof(struct fiber_setup_args), 9 + 16 };
+		sizeof(struct fiber_setup_args), 8 + 16 };
 	struct raw_options o = { .processors = 16 };
 	struct fiber_setup_args args;
 	int n, i;
@@ -294,7 +294,7 @@ TEST(inject_wait)
 TEST(inject_tables)
 {
 	static const struct door stacks = { "STACKS", call_stacks,
-		sizeof(struct fiber_stacks_args), 2 };
+		sizeof(struct fiber_stacks_args), 3 };
 	static const struct door text = { "TEXT", call_text,
 		sizeof(struct fiber_text_args), 2 };
 	struct fiber_stacks_args a = { .base = 1 << 20, .stride = 8192,

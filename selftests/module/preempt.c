@@ -477,6 +477,7 @@ TEST(refused_without_stack)
 	struct refusal r;
 	char *base, elsewhere[4096];
 	uint64_t before;
+	long i;
 
 	START(.quantum_ns = 1000000, .preempt = true);
 	base = mmap(NULL, 2 * STACK, PROT_READ | PROT_WRITE,
@@ -484,6 +485,10 @@ TEST(refused_without_stack)
 	ASSERT_NE(MAP_FAILED, base);
 	memset(base, 0, 2 * STACK);
 	memset(elsewhere, 0, sizeof(elsewhere));
+	for (i = 0; i < 100; i++) {	/* others, below and above */
+		arena.base = (i & 1 ? 1UL << 20 : 1UL << 46) + i * 4 * STACK;
+		ASSERT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &arena));
+	}
 	arena.base = (uintptr_t)base;
 	ASSERT_EQ(0, raw_ioctl(raw_fd, FIBER_IOC_STACKS, &arena));
 	begin_due(_metadata, FIBER_TAKEOVER_READY);

@@ -257,7 +257,7 @@ struct fiber_wait_args {
  * @base up; the lowest @guard bytes of each are never used. With arenas
  * registered, PREEMPT happens only on a stack of an arena with room to spare.
  * @contexts / @context_size: the table of fiber contexts beside it (for tools).
- * Errors: -EINVAL, -ENOSPC (too many arenas), -EEXIST (overlaps one).
+ * Errors: -EINVAL, -ENOSPC (4096 arenas), -EEXIST (overlaps one), -ENOMEM.
  */
 struct fiber_stacks_args {
 	__u32 flags;		/* zero */
