@@ -33,6 +33,11 @@ _Static_assert(offsetof(struct fb_carrier, xsave) == 32 + FB_SAN_SIZE,
 	       "C_XSAVE");
 _Static_assert(offsetof(struct fb_carrier, errno_loc) == 56 + FB_SAN_SIZE,
 	       "C_ERRNO_LOC");
+_Static_assert(offsetof(struct fb_carrier, cur) == 40 + FB_SAN_SIZE, "C_CUR");
+_Static_assert(offsetof(struct fb_carrier, returned) == 120 + FB_SAN_SIZE,
+	       "C_RETURNED");
+_Static_assert(offsetof(struct fb_carrier, returned_as) == 136 + FB_SAN_SIZE,
+	       "C_RETURNED_AS");
 _Static_assert(offsetof(struct fb_cpage, in_fiber) == 0, "P_IN_FIBER");
 _Static_assert(offsetof(struct fb_cpage, depth) == 16, "P_DEPTH");
 _Static_assert(offsetof(struct fb_cpage, slot) == 64, "P_SLOT");

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "trace.h"
 #include "wait.h"
 
 #define FIRST_NS	1000000000ull
@@ -155,8 +156,10 @@ static void tell(uint64_t n)
 	       (unsigned long long)n, threads);
 	while (fb_dump(STDERR_FILENO) == -EBUSY)	/* by a signal */
 		sched_yield();
-	if (dl.mode & ABORT)
+	if (dl.mode & ABORT) {
+		fb_trace_fatal();
 		abort();
+	}
 }
 
 /* ---- when to look ---- */

@@ -131,6 +131,18 @@ static int say_fiber(const struct fiber_info *i, void *arg)
 
 /* ---- all ---- */
 
+bool fb_symbol_take(void)
+{
+	/* Pairs with the release below. */
+	return !__atomic_exchange_n(&out.busy, 1, __ATOMIC_ACQUIRE);
+}
+
+void fb_symbol_give(void)
+{
+	fb_symbol_end();
+	FB_RELEASE(out.busy, 0);	/* Pairs with the exchange above. */
+}
+
 static int dump(int fd)
 {
 	int r;
@@ -143,7 +155,6 @@ static int dump(int fd)
 	say("fiber: %llu fibers; %s\n", (unsigned long long)out.fibers,
 	    fiber_backend());
 	flush();
-	fb_symbol_end();
 	return r ? r : out.error;
 }
 
@@ -151,11 +162,10 @@ int fb_dump(int fd)
 {
 	int r;
 
-	/* Pairs with the release below. */
-	if (__atomic_exchange_n(&out.busy, 1, __ATOMIC_ACQUIRE))
+	if (!fb_symbol_take())
 		return -EBUSY;
 	r = dump(fd);
-	FB_RELEASE(out.busy, 0);	/* Pairs with the exchange above. */
+	fb_symbol_give();
 	return r;
 }
 

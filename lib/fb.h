@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define FIBER_NO_ERRNO		/* ours is read freshly where it must be */
 #include "include/fiber.h"
@@ -145,13 +146,14 @@ struct fb_pool {
 struct fb_processor {
 	struct fb_ppage *page;
 	uint64_t pass;
-	uint64_t look_at;		/* pass of the next slow look; 0: latency.c */
+	uint64_t look_at;		/* pass of the next slow look; 0: .hurry, .tracing */
 	struct fiber *pool;		/* free blocks of the default class */
 	uint32_t pool_count;
 	uint32_t watch;			/* part of takeover: see fb_sched_watch */
 	uint64_t id_next;		/* index + 1, index + 1 + id_step, ... */
 	uint64_t ended;
-	uint32_t id_step, index;	/* constant */
+	uint32_t id_step;		/* constant */
+	uint32_t pool_max;		/* FB_POOL_MAX; 0: ends are recorded */
 	uint64_t ours;			/* fibers of the library made here */
 
 	uint64_t look_every;		/* passes between looks, with timers */
@@ -164,7 +166,10 @@ struct fb_processor {
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
 	uint32_t hurry, hurried;	/* latency.c */
-	uint64_t look_next;		/* what look_at is without .hurry */
+	uint64_t look_next;		/* what look_at is without those two */
+	uint32_t index;			/* constant */
+	uint32_t tracing;		/* trace.c: switches are recorded */
+	struct fb_tring *trace;		/* constant; NULL: nothing is */
 
 	struct fb_runq q;
 	struct fb_runq soon;		/* latency.c; never its .next */
@@ -200,6 +205,8 @@ struct fb_carrier {
 	struct fb_carrier *next;	/* of fb_rt.carriers; constant */
 	void *backend;			/* private to the backend */
 	void *altstack;			/* ours, see guard.c; or NULL */
+	struct timespec returned;	/* by upcall.S, see trace.c; 0: not */
+	struct fiber *returned_as;	/* .cur then */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -331,6 +338,8 @@ void fb_sched_look(struct fb_processor *p);
  */
 #define FB_CLOCK_SHIFT	22
 void fb_sched_clock(struct fb_processor *p);
+/* Owner of p: c->cur stops, and the root goes on. */
+void fb_sched_rest(struct fb_carrier *c, struct fb_processor *p);
 /* Any thread; a hint: nobody waits in p's rings. */
 static inline bool fb_sched_empty(const struct fb_processor *p)
 {
@@ -354,11 +363,11 @@ static inline void fb_sched_wake(void)
 		fb_sched_wake_slow();
 }
 
-/* Owner of p: the next slow look is at this pass; with .hurry, at each. */
+/* Owner of p: the next slow look is at this pass; with .hurry or .tracing, at each. */
 static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
 {
 	p->look_next = pass;
-	p->look_at = p->hurry ? 0 : pass;
+	p->look_at = p->hurry | p->tracing ? 0 : pass;
 }
 
 /* Owner of p, at each switch: why someone should take over. */
@@ -627,6 +636,8 @@ void fb_costack_tell(void);
 void fb_kern_fork_child(void);
 
 /* ---- run.c ---- */
+/* A number in the environment; 1: set, 0: not, or -EINVAL, which was told. */
+int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value);
 /* One line on stderr, "fiber: ...". Takes no lock of stdio. */
 void fb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void fb_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

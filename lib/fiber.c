@@ -34,6 +34,7 @@
 #include <string.h>
 
 #include "scope.h"
+#include "trace.h"
 
 #define OWN_MIN		512
 
@@ -97,10 +98,14 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	if (f->canary)
 		fb_guard_check(f);
 	fb_sched_suspend(c, NULL);
+	if (fb_unlikely(p->tracing))
+		fb_trace_end(p, f);
 	if (!FB_READ(c->page->pending) &&
 	    p->pool_count < FB_POOL_MAX &&
 	    !(FB_READ(fb_rt.info->waiting) && fb_sched_give_due(p)))
 		parent = take_parent(p, f, &left);
+	if (parent && fb_unlikely(p->tracing))
+		fb_trace_switch(p, parent);
 	if (parent)
 		end_into(c, p, f, parent,
 			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
@@ -131,7 +136,7 @@ _Noreturn void fb_fiber_end(void *result)
 	p = c->proc;
 	f = c->cur;
 	f->result = result;
-	if (fb_unlikely(p->pool_count >= FB_POOL_MAX))
+	if (fb_unlikely(p->pool_count >= p->pool_max))
 		end_slow(f->result);
 	parent = take_parent(p, f, &left);
 	if (fb_unlikely(!parent))
@@ -256,6 +261,14 @@ static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
 	return r;
 }
 
+static __attribute__((noinline)) void spawn_look(struct fb_processor *p,
+						 struct fiber *f)
+{
+	fb_sched_look(p);
+	if (p->tracing)
+		fb_trace_spawn(p, f);
+}
+
 /* Go on as f, the caller being the newest ready fiber; later, as the caller. */
 static inline __attribute__((always_inline)) void
 run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
@@ -266,7 +279,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	if (fb_unlikely(++p->pass >= p->look_at))
-		fb_sched_look(p);
+		spawn_look(p, f);
 	FB_WRITE(self->child, f->id);	/* take_parent may look */
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))

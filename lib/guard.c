@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "stack.h"
+#include "trace.h"
 
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ	51
@@ -120,6 +121,7 @@ static void report(const struct fiber *f, const char *sp, void *ip,
 static _Noreturn void report_broken(const struct fiber *f, const char *sp)
 {
 	report(f, sp, (void *)f->fn, " now, more before");
+	fb_trace_fatal();
 	abort();
 }
 
@@ -245,6 +247,7 @@ static void on_fault(int sig, siginfo_t *si, void *context)
 		return;
 	}
 	report(c->cur, sp, (void *)u->uc_mcontext.gregs[REG_RIP], "");
+	fb_trace_fatal();
 	default_action(sig, si);
 	errno = err;
 }

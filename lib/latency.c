@@ -31,6 +31,7 @@
  * before it in q moved to soon, in order: they were next, and stay so.
  */
 #include "pick.h"
+#include "trace.h"
 
 #define SCAN_MAX	256
 
@@ -51,7 +52,7 @@ bool fb_latency_push(struct fb_processor *p, struct fiber *f)
 static void calm(struct fb_processor *p)
 {
 	p->hurry = 0;
-	p->look_at = p->look_next;
+	fb_sched_look_at(p, p->look_next);
 	if (!(p->watch & FB_TAKEOVER_WATCH))
 		FB_WRITE(p->watch, 0);
 }
@@ -152,8 +153,11 @@ FB_EXPORT int fiber_yield_to(fiber_t *f)
 		return -EINVAL;
 	p = fb_enter(c);
 	/* As for run-next: the others have their turn all the same. */
-	if (++p->pass < p->look_at && !FB_READ(c->page->pending) &&
-	    !FB_READ(fb_rt.info->waiting) && take(p, f)) {
+	if (++p->pass < (p->tracing ? p->look_next : p->look_at) &&
+	    !FB_READ(c->page->pending) && !FB_READ(fb_rt.info->waiting) &&
+	    take(p, f)) {
+		if (fb_unlikely(p->tracing))
+			fb_trace_switch(p, f);
 		fb_yield_into(c, p, f);
 		return 0;
 	}

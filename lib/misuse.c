@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "sync.h"
+#include "trace.h"
 
 #define FRAMES		32
 #define SHOWN		16		/* waiters */
@@ -122,6 +123,7 @@ static __attribute__((noinline, cold)) void tell(int r,
 	if (m->q)
 		say_waiters(m);
 	say_stack();
+	fb_trace_fatal();
 	abort();
 }
 

@@ -43,12 +43,11 @@ fb_pick(struct fb_processor *p)
 static inline __attribute__((always_inline)) struct fb_ctx *
 fb_dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
-	c->cur = f;
 	if (fb_unlikely(!f)) {
-		p->idle_passes++;
-		fb_sched_clock(p);
+		fb_sched_rest(c, p);
 		return &c->root;
 	}
+	c->cur = f;
 	return &f->ctx;
 }
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "poller.h"
+#include "trace.h"
 
 #define RANGES		32
 
@@ -217,6 +218,8 @@ void fb_preempted(struct fb_carrier *c)
 	}
 	/* The backend keeps the queue and those that wait from starving. */
 	p->preemptions++;
+	if (fb_unlikely(p->trace != NULL))
+		fb_trace_preempt(p, c->cur);
 	fb_sched_give(c, p, work);
 }
 

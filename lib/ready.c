@@ -34,6 +34,7 @@
  * quantum looks at avail again.
  */
 #include "poller.h"
+#include "trace.h"
 #include "user.h"
 
 /* ---- the global queue ---- */
@@ -145,6 +146,8 @@ static inline bool pushed_soon(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready_quietly(struct fb_processor *p, struct fiber *f)
 {
+	if (fb_unlikely(p->tracing))
+		fb_trace_ready(p, f);
 	FB_WRITE(f->why, 0);
 	if (!pushed_soon(p, f))
 		push_last(p, f);
@@ -159,6 +162,8 @@ void fb_sched_ready_last(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 {
+	if (fb_unlikely(p->tracing))
+		fb_trace_ready(p, f);
 	FB_WRITE(f->why, 0);		/* the last write but by who runs it */
 	if (!pushed_soon(p, f)) {
 		f = fb_runq_swap_next(&p->q, f);
@@ -171,6 +176,8 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready_global(struct fiber *f)
 {
+	if (fb_unlikely(fb_tr.on))
+		fb_trace_ready_global(f);
 	FB_WRITE(f->why, 0);
 	if (f->flags & FB_F_TIMES)
 		fb_times_ready(f);

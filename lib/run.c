@@ -21,6 +21,7 @@
 #include "blocked.h"
 #include "poller.h"
 #include "task.h"
+#include "trace.h"
 #include "user.h"
 
 #define MAX_PROCESSORS	1024
@@ -71,6 +72,7 @@ _Noreturn void fb_die(const char *fmt, ...)
 	va_start(ap, fmt);
 	say(fmt, ap);
 	va_end(ap);
+	fb_trace_fatal();
 	abort();
 }
 
@@ -92,9 +94,7 @@ void fb_lock_slow(fb_lock_t *l)
 
 /* ---- configuration ---- */
 
-/* A number in the environment; 1: set, 0: not, or -EINVAL. */
-static int env_number(const char *name, uint64_t min, uint64_t max,
-		      uint64_t *value)
+int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value)
 {
 	const char *s = getenv(name);
 	unsigned long long v;
@@ -121,17 +121,17 @@ static int read_env(struct fiber_config *k)
 	uint64_t n = k->processors, quantum = k->quantum_ns / 1000, grace = 0;
 	int r;
 
-	r = env_number("FIBER_PROCESSORS", 1, MAX_PROCESSORS, &n);
+	r = fb_env_number("FIBER_PROCESSORS", 1, MAX_PROCESSORS, &n);
 	if (r < 0)
 		return r;
 	k->processors = (unsigned int)n;
-	r = env_number("FIBER_QUANTUM_US", MIN_QUANTUM / 1000, 10000000,
+	r = fb_env_number("FIBER_QUANTUM_US", MIN_QUANTUM / 1000, 10000000,
 		       &quantum);
 	if (r < 0)
 		return r;
 	if (r)
 		k->quantum_ns = quantum * 1000;
-	r = env_number("FIBER_GRACE_US", 0, MAX_GRACE / 1000, &grace);
+	r = fb_env_number("FIBER_GRACE_US", 0, MAX_GRACE / 1000, &grace);
 	if (r > 0)
 		k->grace_ns = grace ? grace * 1000 : FIBER_GRACE_NONE;
 	return r < 0 ? r : 0;
@@ -305,6 +305,7 @@ static int make_processors(void)
 		memset(p, 0, sizeof(*p));
 		p->index = i;
 		p->look_every = 1;
+		p->pool_max = FB_POOL_MAX;
 		p->id_next = p->seed = i + 1;
 		p->id_step = fb_rt.nproc + 1;
 		fb_runq_init(&p->q, fb_rt.nproc);
@@ -353,6 +354,7 @@ static void watch_fork(void)
 /* What start() made, but for carriers. */
 static void take_down(void)
 {
+	fb_trace_stop();
 	fb_poller_stop();
 	fb_rt.backend->close();
 	fb_dump_stop();
@@ -384,6 +386,8 @@ static int start(const struct fiber_config *cfg)
 		r = fb_dump_start();
 	if (!r)
 		r = fb_deadlock_start();
+	if (!r)
+		r = fb_trace_start();
 	if (!r)
 		r = fb_carrier_start();
 	if (r) {

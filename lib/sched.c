@@ -20,6 +20,7 @@
 
 #include "pick.h"
 #include "poller.h"
+#include "trace.h"
 #include "user.h"
 
 #define LOOK_PASSES	61
@@ -87,6 +88,16 @@ __attribute__((noinline)) void fb_sched_clock(struct fb_processor *p)
 		p->clock = (uint32_t)((now - fb_rt.started) >> FB_CLOCK_SHIFT) << 2;
 }
 
+__attribute__((noinline)) void fb_sched_rest(struct fb_carrier *c,
+					    struct fb_processor *p)
+{
+	if (fb_unlikely(p->tracing))
+		fb_trace_switch(p, NULL);
+	c->cur = NULL;
+	p->idle_passes++;
+	fb_sched_clock(p);
+}
+
 /* ---- sleeping and waking carriers ---- */
 
 /* The carrier owns a processor, maybe a new one: make it home. */
@@ -117,11 +128,14 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 			   uint64_t deadline)
 {
+	bool back = c->cur && !(flags & FB_WAIT_GIVE);
 	uint32_t i;
 	int r;
 
 	if (c->proc)
 		fb_san_release(c->proc);
+	if (fb_unlikely(fb_tr.on) && flags & FB_WAIT_GIVE)
+		fb_trace_leave(c);
 	for (;;) {
 		r = fb_rt.backend->wait(c, flags, deadline);
 		c->kept = r == FB_EVENT_NONE;
@@ -130,6 +144,8 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 			c->proc = &fb_rt.proc[i];
 			c->proc_index = i;
 			fb_san_acquire(c->proc);
+			if (fb_unlikely(fb_tr.on))
+				fb_trace_arrive(c, r, back);
 			return true;
 		}
 		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -160,7 +176,10 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 	if (i != FB_NO_PROCESSOR) {
 		c->proc_index = i;
 		fb_san_acquire(&fb_rt.proc[i]);
-		return c->proc = &fb_rt.proc[i];
+		c->proc = &fb_rt.proc[i];
+		if (fb_unlikely(fb_tr.on))
+			fb_trace_moved(c);
+		return c->proc;
 	}
 	if (!wait_processor(c, FB_WAIT_READY, 0))
 		stop_here(c);
@@ -206,6 +225,8 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	p->looks++;
 	fb_sched_look_at(p, p->pass + LOOK_PASSES);
 	fb_sched_clock(p);
+	if (fb_unlikely(p->trace != NULL))
+		fb_trace_look(p);
 	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
 		return;
 	now = fiber_now();
@@ -233,8 +254,7 @@ static struct fiber *pick_any(struct fb_processor *p)
 	return f || !p->hurry ? f : fb_latency_pick(p);
 }
 
-__attribute__((noinline)) struct fiber *
-fb_sched_pick_slow(struct fb_processor *p)
+static struct fiber *pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
@@ -256,6 +276,17 @@ fb_sched_pick_slow(struct fb_processor *p)
 	if (fb_sched_give_due(p))
 		return NULL;
 	return pick_any(p);
+}
+
+__attribute__((noinline)) struct fiber *
+fb_sched_pick_slow(struct fb_processor *p)
+{
+	struct fiber *f = pick_slow(p);
+
+	/* The root tells for itself. */
+	if (fb_unlikely(p->tracing) && f && fb_current()->cur)
+		fb_trace_switch(p, f);
+	return f;
 }
 
 /* ---- what fibers do ---- */
@@ -308,8 +339,11 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 
 	p->idle_passes++;
 	FB_WRITE(c->page->pending, 0);
-	if (FB_READ(fb_rt.info->waiting) && (pending || fb_sched_give_due(p)))
+	if (FB_READ(fb_rt.info->waiting) && (pending || fb_sched_give_due(p))) {
+		if (pending && fb_unlikely(p->trace != NULL))
+			fb_trace_preempt(p, c->cur);
 		fb_sched_give(c, p, false);
+	}
 	fb_leave(c);
 }
 
@@ -331,6 +365,8 @@ FB_EXPORT void fiber_yield(void)
 			yield_slow(c, p);
 			return;
 		}
+		if (fb_unlikely(p->tracing))
+			fb_trace_switch(p, f);
 	}
 	fb_yield_into(c, p, f);
 }
@@ -379,6 +415,8 @@ static struct fiber *steal(struct fb_processor *p, bool all)
 		if (f) {
 			unannounce(&fb_rt.proc[at]);
 			p->steals++;
+			if (fb_unlikely(p->tracing))
+				fb_trace_steal(p, f, at);
 			return f;
 		}
 	}
@@ -511,6 +549,8 @@ void fb_sched_loop(struct fb_carrier *c)
 		}
 		FB_WRITE(c->page->pending, 0);
 		fb_sched_publish(p);
+		if (fb_unlikely(p->tracing))
+			fb_trace_switch(p, f);
 		fb_switch(c, &c->root, fb_dispatch(c, p, f));
 		c->kept = false;	/* it may have waited meanwhile */
 	}

@@ -31,6 +31,9 @@ bool fb_unwind_next(struct fb_unwind *u);
 const char *fb_symbol(uintptr_t ip);
 /* Is the code at ip in this library (and the library an object of its own)? */
 bool fb_symbol_ours(uintptr_t ip);
+/* One at a time asks; false: another does. dump.c */
+bool fb_symbol_take(void);
+void fb_symbol_give(void);
 /* No names are wanted any more. */
 void fb_symbol_end(void);
 

@@ -15,7 +15,10 @@
 #define C_PAGE		0
 #define C_ROOT_SP	8
 #define C_XSAVE		(32 + FB_SAN_SIZE)
+#define C_CUR		(40 + FB_SAN_SIZE)
 #define C_ERRNO_LOC	(56 + FB_SAN_SIZE)
+#define C_RETURNED	(120 + FB_SAN_SIZE)
+#define C_RETURNED_AS	(136 + FB_SAN_SIZE)
 #define F_FN		(40 + FB_SAN_SIZE)
 #define F_ARG		(48 + FB_SAN_SIZE)
 #define P_IN_FIBER	0
@@ -127,7 +130,18 @@ fb_upcall_return_end:
 	movq	%rax, %rcx
 	jrcxz	1f
 	jmp	fb_upcall_failed
-1:	/* syscall left the flags of its own start in r11, and restored them */
+1:	/* With FIBER_TRACE: note who is back, and when (trace.c). */
+	movl	fb_upcall_trace(%rip), %ecx
+	jrcxz	2f
+	movq	fb_self@gottpoff(%rip), %rdi
+	movq	%fs:(%rdi), %rdi
+	movq	C_CUR(%rdi), %rdx
+	movq	%rdx, C_RETURNED_AS(%rdi)
+	leaq	C_RETURNED(%rdi), %rsi
+	movl	$1, %edi			/* CLOCK_MONOTONIC */
+	movl	$228, %eax			/* SYS_clock_gettime */
+	syscall
+2:	/* syscall left the flags of its own start in r11, and restored them */
 	cfi_pop	r11
 	cfi_pop	rdi
 	cfi_pop	rsi

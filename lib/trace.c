@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * trace.c - record who ran where (FIBER_TRACE=file)
+ *
+ * Each processor has a ring of events, written by its owner alone, which keeps the
+ * newest; ring[nproc] is for plain threads, under a lock. Nothing is read before
+ * the runtime has ended (fb_trace_stop), the program exits, or it dies of what this
+ * library reports; in the last two cases carriers may still run: they see `stopped`
+ * and record no more, and an event that is torn all the same is one wrong slice.
+ *
+ * What it costs. Off, a hook is a branch where the slow way is gone anyway, or none:
+ * recorded switches go through fb_sched_pick_slow, because look_at is 0, and ends
+ * through end_slow, because pool_max is 0, while p->tracing is set; else both are as
+ * ever. On, an event costs about as much as a switch. So switches are recorded in
+ * windows of WINDOW events, and after each the next begins so much later that an
+ * event comes no oftener than once in fb_tr.pace: 3% of a processor's time, or what
+ * FIBER_TRACE_COST says. A program with few switches is recorded completely; what is
+ * rare (blocks, handoffs, returns, preemptions, idle processors) always is.
+ *
+ *	window closed			open
+ *	tracing 0			tracing 1, look_at 0, pool_max 0
+ *	  a look (every 61 passes), or an arrival, after `resume`:  OPEN
+ *	  left is 0:						    CLOSE
+ *
+ * Blocks. The kernel takes a processor from a carrier that sleeps: the library hears
+ * of it when another carrier has got it. If the one that owned it before, ring->owner,
+ * stands in its fiber and owns none, it blocked, and as it does not run before it owns
+ * one, its cur is read safely. A carrier that comes back does so in upcall.S, which
+ * notes the time in c->returned; who records next on that carrier records RETURN
+ * first, with that time, so that a ring stays in order. One that finds an idle
+ * processor as it wakes goes on without an upcall: its RETURN has the later time.
+ *
+ * The file is created at the start, so that an error is told then, and written at
+ * the end under its full name. The child of a fork has another pid: it writes none.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "trace.h"
+
+#define EVENTS		65536
+#define MIN_EVENTS	1024
+#define MAX_EVENTS	(1 << 24)
+#define WINDOW		1024
+#define COST		3		/* % */
+#define TRIES		256		/* to see what an event costs */
+#define BESIDE		5		/* times: caches, the slower ways */
+
+struct fb_trace fb_tr;
+uint32_t fb_upcall_trace;
+
+/* ---- one event ---- */
+
+static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
+		uint64_t time, uint64_t other, int tid, unsigned int why)
+{
+	struct fb_trace_event *e = &r->event[r->n & fb_tr.mask];
+
+	e->time = time;
+	e->id = f ? f->id : 0;
+	e->other = other;
+	e->fn = f ? (uintptr_t)f->fn : 0;
+	if (f)
+		memcpy(e->name, f->name, sizeof(e->name));
+	else
+		e->name[0] = 0;
+	e->tid = (uint32_t)tid;
+	e->kind = (uint8_t)kind;
+	e->why = (uint8_t)why;
+	FB_RELEASE(r->n, r->n + 1);	/* Pairs with ring_json. */
+}
+
+static inline uint64_t id_of(const struct fiber *f)
+{
+	return f ? f->id : 0;
+}
+
+/* Who owned p before stands in its fiber, without a processor: it blocked. */
+FB_LOOKS static struct fiber *blocked_on(struct fb_processor *p, int *tid)
+{
+	struct fb_carrier *from = p->trace->owner;
+	struct fb_cpage *page = from ? FB_READ(from->page) : NULL;
+
+	if (!page || !FB_READ(page->in_fiber) ||
+	    FB_READ(page->processor) != FB_NO_PROCESSOR)
+		return NULL;
+	*tid = from->tid;
+	return FB_SEE(from->cur);
+}
+
+/* c owns p now: BLOCK, if it was taken from a blocked one. */
+static void take_over(struct fb_carrier *c, struct fb_processor *p,
+		      uint64_t time, bool blocked)
+{
+	int tid = 0;
+	const struct fiber *f = blocked_on(p, &tid);
+
+	if (f || blocked)
+		put(p->trace, FB_TRACE_BLOCK, f, time, (uint64_t)c->tid, tid, 0);
+	p->trace->owner = c;
+}
+
+/* c is back: upcall.S noted when, or it found p idle, and nobody saw it. */
+static void note_return(struct fb_carrier *c, struct fb_processor *p)
+{
+	uint64_t at = (uint64_t)c->returned.tv_sec * 1000000000 +
+		      (uint64_t)c->returned.tv_nsec;
+	const struct fiber *f = at ? c->returned_as : c->cur;
+
+	if (!at)
+		at = fiber_now();
+	c->returned.tv_sec = 0;
+	take_over(c, p, at, false);
+	put(p->trace, FB_TRACE_RETURN, f, at, 0, c->tid, 0);
+}
+
+static void record(struct fb_carrier *c, struct fb_processor *p,
+		   unsigned int kind, const struct fiber *f, uint64_t other,
+		   unsigned int why)
+{
+	if (FB_READ(fb_tr.stopped))
+		return;
+	if (fb_unlikely(c->returned.tv_sec || p->trace->owner != c))
+		note_return(c, p);
+	put(p->trace, kind, f, fiber_now(), other, c->tid, why);
+}
+
+/* ---- windows ---- */
+
+static void window_open(struct fb_carrier *c, struct fb_processor *p,
+			uint64_t now)
+{
+	p->trace->opened = now;
+	p->trace->left = WINDOW;
+	p->tracing = 1;
+	p->pool_max = 0;
+	fb_sched_look_at(p, p->look_next);
+	record(c, p, FB_TRACE_OPEN, c->cur, 0, 0);
+}
+
+static void window_close(struct fb_carrier *c, struct fb_processor *p)
+{
+	struct fb_tring *r = p->trace;
+	uint64_t now = fiber_now();
+
+	r->resume = r->opened + WINDOW * fb_tr.pace;
+	if (r->resume <= now) {
+		r->opened = now;
+		r->left = WINDOW;
+		return;
+	}
+	p->tracing = 0;
+	p->pool_max = FB_POOL_MAX;
+	fb_sched_look_at(p, p->look_next);
+	record(c, p, FB_TRACE_CLOSE, NULL, 0, 0);
+}
+
+void fb_trace_look(struct fb_processor *p)
+{
+	uint64_t now;
+
+	/* It runs on by itself; to read another at each look would show. */
+	if (p->tracing || p->clock == p->trace->clock)
+		return;
+	p->trace->clock = p->clock;
+	now = fiber_now();
+	if (now >= p->trace->resume)
+		window_open(fb_current(), p, now);
+}
+
+/* ---- in a window ---- */
+
+static void record_some(struct fb_carrier *c, struct fb_processor *p,
+			unsigned int kind, const struct fiber *f, uint64_t other,
+			unsigned int why)
+{
+	record(c, p, kind, f, other, why);
+	if (!--p->trace->left)
+		window_close(c, p);
+}
+
+void fb_trace_switch(struct fb_processor *p, struct fiber *f)
+{
+	struct fb_carrier *c = fb_current();
+	const struct fiber *self = c->cur;
+	unsigned int why = self ? self->why : 0;
+
+	if (f)
+		record_some(c, p, FB_TRACE_SWITCH, f, id_of(self), why);
+	else
+		record_some(c, p, FB_TRACE_REST, self, 0, why);
+}
+
+void fb_trace_spawn(struct fb_processor *p, struct fiber *f)
+{
+	struct fb_carrier *c = fb_current();
+
+	record_some(c, p, FB_TRACE_SPAWN, f, id_of(c->cur), 0);
+}
+
+void fb_trace_end(struct fb_processor *p, struct fiber *f)
+{
+	record_some(fb_current(), p, FB_TRACE_END, f, 0, 0);
+}
+
+void fb_trace_ready(struct fb_processor *p, struct fiber *f)
+{
+	struct fb_carrier *c = fb_current();
+
+	record_some(c, p, FB_TRACE_READY, f, id_of(c->cur), 0);
+}
+
+void fb_trace_steal(struct fb_processor *p, struct fiber *f, uint64_t from)
+{
+	record_some(fb_current(), p, FB_TRACE_STEAL, f, from, 0);
+}
+
+/* ---- always ---- */
+
+void fb_trace_preempt(struct fb_processor *p, struct fiber *f)
+{
+	record(fb_current(), p, FB_TRACE_PREEMPT, f, 0, 0);
+}
+
+void fb_trace_leave(struct fb_carrier *c)
+{
+	record(c, c->proc, FB_TRACE_LEAVE, c->cur, 0, 0);
+}
+
+void fb_trace_arrive(struct fb_carrier *c, int event, bool back)
+{
+	struct fb_processor *p = c->proc;
+	uint64_t now;
+
+	if (FB_READ(fb_tr.stopped))
+		return;
+	c->returned.tv_sec = 0;		/* it has waited again since */
+	now = fiber_now();
+	take_over(c, p, now, event == FB_EVENT_BLOCK);
+	record(c, p, back ? FB_TRACE_RETURN : FB_TRACE_ARRIVE, c->cur, 0,
+	       (unsigned int)event);
+	if (!p->tracing && now >= p->trace->resume)
+		window_open(c, p, now);
+}
+
+void fb_trace_moved(struct fb_carrier *c)
+{
+	if (c->returned.tv_sec && !FB_READ(fb_tr.stopped))
+		note_return(c, c->proc);
+}
+
+void fb_trace_ready_global(struct fiber *f)
+{
+	struct fb_tring *r = &fb_tr.ring[fb_rt.nproc];
+
+	if (FB_READ(fb_tr.stopped))
+		return;
+	fb_lock(&fb_tr.lock);
+	put(r, FB_TRACE_READY, f, fiber_now(), 0, 0, 0);
+	fb_unlock(&fb_tr.lock);
+}
+
+/* ---- the end ---- */
+
+static void write_once(void)
+{
+	int r, err = errno;
+
+	FB_WRITE(fb_tr.stopped, 1);
+	if (__atomic_exchange_n(&fb_tr.written, 1, __ATOMIC_RELAXED))
+		return;
+	fb_tr.ended = fiber_now();
+	r = fb_trace_write();
+	if (r)
+		fb_say("FIBER_TRACE: %s is not whole: %s", fb_tr.path,
+		       strerror(-r));
+	errno = err;
+}
+
+/* Carriers may run on: the rings stay. */
+void fb_trace_fatal(void)
+{
+	if (fb_tr.on && fb_tr.pid == getpid())
+		write_once();
+}
+
+/* ---- start ---- */
+
+/* FIBER_TRACE with %p replaced by the pid, in full. */
+static int full_path(const char *s)
+{
+	char name[PATH_MAX], *full;
+	size_t n = 0;
+	int fd;
+
+	for (; *s && n < sizeof(name) - 12; s++)
+		if (s[0] == '%' && s[1] == 'p') {
+			n += (size_t)sprintf(name + n, "%d", (int)getpid());
+			s++;
+		} else {
+			name[n++] = *s;
+		}
+	name[n] = 0;
+	fd = *s ? -1 : open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return *s ? -ENAMETOOLONG : -errno;
+	close(fd);
+	full = realpath(name, fb_tr.path);
+	return full ? 0 : -errno;
+}
+
+static int map_rings(void)
+{
+	uint32_t n = fb_rt.nproc + 1;
+	size_t head = (n * sizeof(struct fb_tring) + FB_LINE - 1) &
+		      ~(size_t)(FB_LINE - 1);
+	size_t each = (fb_tr.mask + 1) * sizeof(struct fb_trace_event);
+	char *m;
+
+	fb_tr.bytes = head + n * each;
+	m = mmap(NULL, fb_tr.bytes, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (m == MAP_FAILED)
+		return -ENOMEM;
+	fb_tr.ring = (struct fb_tring *)m;
+	for (uint32_t i = 0; i < n; i++)
+		fb_tr.ring[i].event =
+			(struct fb_trace_event *)(m + head + i * each);
+	return 0;
+}
+
+/* How long an event takes, on memory that is touched the first time. */
+static uint64_t event_ns(void)
+{
+	struct fb_tring *r = &fb_tr.ring[fb_rt.nproc];
+	uint64_t from = fiber_now();
+
+	for (int i = 0; i < TRIES; i++)
+		put(r, 0, NULL, fiber_now(), 0, 0, 0);
+	from = fiber_now() - from;
+	r->n = 0;
+	return from / TRIES + 1;
+}
+
+static void switch_on(uint64_t cost)
+{
+	fb_tr.pace = event_ns() * BESIDE * 100 / cost;
+	if (cost == 100)
+		fb_tr.pace = 0;
+	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+		fb_rt.proc[i].trace = &fb_tr.ring[i];
+	fb_tr.pid = getpid();
+	fb_tr.stopped = fb_tr.written = 0;
+	fb_tr.on = true;
+	FB_WRITE(fb_upcall_trace, 1);
+}
+
+
+static int start(const char *path)
+{
+	uint64_t events = EVENTS, cost = COST;
+	static bool watched;
+	int r;
+
+	r = fb_env_number("FIBER_TRACE_EVENTS", MIN_EVENTS, MAX_EVENTS, &events);
+	if (r >= 0)
+		r = fb_env_number("FIBER_TRACE_COST", 1, 100, &cost);
+	if (r < 0)
+		return r;
+	r = full_path(path);
+	if (r) {
+		fb_say("FIBER_TRACE=%s: cannot be written: %s", path,
+		       strerror(-r));
+		return r;
+	}
+	while (events & (events - 1))
+		events &= events - 1;
+	fb_tr.mask = (uint32_t)events - 1;
+	r = map_rings();
+	if (!r && !watched)
+		r = -atexit(fb_trace_fatal);
+	watched |= !r;
+	if (!r)
+		switch_on(cost);
+	return r;
+}
+
+int fb_trace_start(void)
+{
+	const char *path = secure_getenv("FIBER_TRACE");
+	int err = errno, r = 0;
+
+	fb_tr.on = false;
+	if (path && *path)
+		r = start(path);
+	errno = err;
+	return r;
+}
+
+void fb_trace_stop(void)
+{
+	if (!fb_tr.on)
+		return;
+	write_once();
+	fb_tr.on = false;
+	FB_WRITE(fb_upcall_trace, 0);
+	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+		fb_rt.proc[i].trace = NULL;
+	munmap(fb_tr.ring, fb_tr.bytes);
+}

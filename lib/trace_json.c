@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * trace_json.c - what was recorded, in the trace format of Chrome and Perfetto
+ *
+ * Process 1 has a lane for each processor, with a slice for each turn of a fiber,
+ * named after it, or after the function it began with; how the turn ended is in its
+ * args. Process 2 has a lane for each thread that was taken its processor while it
+ * was blocked. Times are in microseconds since the runtime started.
+ *
+ * No memory is taken and no lock waited for: a fatal report writes too. Whatever
+ * stands in a ring is only printed, never followed.
+ */
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "symbol.h"
+#include "trace.h"
+#include "wait.h"
+
+#define NAMES	64			/* a power of two */
+
+/* The processor, as its events go by. */
+struct lane {
+	uint32_t index;
+	bool gap;			/* no switch is recorded now */
+	bool owned;
+	bool on;			/* a slice has begun: */
+	bool ended;			/* its fiber has */
+	struct fb_trace_event e;
+	uint64_t now;
+};
+
+static struct {
+	int fd, error;
+	bool comma, symbols;
+	size_t n;
+	uint64_t lost, events;
+	char text[32768];
+	struct {
+		uintptr_t fn;
+		char text[FB_SYMBOL_MAX];
+	} name[NAMES];
+} out;
+
+/* ---- text ---- */
+
+static void flush(void)
+{
+	size_t done = 0;
+	ssize_t k;
+
+	while (done < out.n && !out.error) {
+		k = write(out.fd, out.text + done, out.n - done);
+		if (k > 0)
+			done += (size_t)k;
+		else if (k == 0 || errno != EINTR)
+			out.error = k ? -errno : -EIO;
+	}
+	out.n = 0;
+}
+
+static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	if (out.n > sizeof(out.text) - 1024)
+		flush();
+	va_start(ap, fmt);
+	n = vsnprintf(out.text + out.n, 1024, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		out.n += n < 1024 ? (size_t)n : 1023;
+}
+
+/* The inside of a string. */
+static void say_quoted(const char *s, size_t max)
+{
+	for (; *s && max; s++, max--)
+		if (*s == '"' || *s == '\\')
+			say("\\%c", *s);
+		else if ((unsigned char)*s < ' ')
+			say("\\u%04x", *s);
+		else
+			say("%c", *s);
+}
+
+static const char *fn_name(uintptr_t fn)
+{
+	size_t i = fn * 0x9e3779b97f4a7c15ull >> 58 & (NAMES - 1);
+	const char *s;
+
+	if (out.name[i].fn != fn) {
+		out.name[i].fn = fn;
+		s = out.symbols ? fb_symbol(fn) : "fiber";
+		snprintf(out.name[i].text, FB_SYMBOL_MAX, "%.*s",
+			 (int)strcspn(s, "+ "), s);
+	}
+	return out.name[i].text;
+}
+
+static void say_name(const struct fb_trace_event *e)
+{
+	char name[sizeof(e->name) + 1];
+
+	memcpy(name, e->name, sizeof(e->name));
+	name[sizeof(e->name)] = 0;
+	if (name[0])
+		say_quoted(name, sizeof(name));
+	else
+		say_quoted(e->fn ? fn_name(e->fn) : "fiber", FB_SYMBOL_MAX);
+}
+
+static void say_us(uint64_t ns)
+{
+	say("%llu.%03u", (unsigned long long)(ns / 1000),
+	    (unsigned int)(ns % 1000));
+}
+
+static uint64_t since(uint64_t t)
+{
+	return t > fb_rt.started ? t - fb_rt.started : 0;
+}
+
+/* {"ph":"?","pid":,"tid":,"ts": */
+static void begin(char ph, int pid, uint32_t tid, uint64_t t)
+{
+	say("%s{\"ph\":\"%c\",\"pid\":%d,\"tid\":%u,\"ts\":",
+	    out.comma ? ",\n" : "\n", ph, pid, tid);
+	out.comma = true;
+	say_us(since(t));
+}
+
+static void label(int pid, uint32_t tid, const char *what, const char *value)
+{
+	begin('M', pid, tid, 0);
+	say(",\"name\":\"%s\",\"args\":{\"name\":\"", what);
+	say_quoted(value, 64);
+	say("\"}}");
+}
+
+/* ---- slices ---- */
+
+static void slice_end(struct lane *l, const char *how, const char *why)
+{
+	uint64_t ns = l->now - l->e.time;
+
+	if (!l->on)
+		return;
+	l->on = false;
+	begin('X', 1, l->index + 1, l->e.time);
+	say(",\"dur\":");
+	say_us(ns);
+	if (!l->e.id) {
+		say(",\"cat\":\"gap\",\"name\":\"not recorded\"}");
+		return;
+	}
+	say(",\"cat\":\"fiber\",\"name\":\"");
+	say_name(&l->e);
+	say("\",\"args\":{\"id\":%llu,\"end\":\"%s%s%s\"}}",
+	    (unsigned long long)(l->e.id & INT64_MAX), l->ended ? "ended" : how,
+	    *why ? ": " : "", why);
+}
+
+static void slice_begin(struct lane *l, const struct fb_trace_event *e)
+{
+	l->e = *e;
+	l->e.time = l->now;
+	if (l->gap)
+		l->e.id = 0;
+	l->ended = false;
+	l->on = l->gap || e->id;
+}
+
+static void slice_stop(struct lane *l, unsigned int why)
+{
+	if (why)
+		slice_end(l, "parked", fb_why_name(why));
+	else
+		slice_end(l, "yielded", "");
+}
+
+/* ---- marks ---- */
+
+static void mark(const struct lane *l, const char *name,
+		 const struct fb_trace_event *e)
+{
+	begin('i', 1, l->index + 1, l->now);
+	say(",\"s\":\"t\",\"name\":\"%s\",\"args\":{\"id\":%llu,\"other\":%llu,\"thread\":%u}}",
+	    name, (unsigned long long)(e->id & INT64_MAX),
+	    (unsigned long long)(e->other & INT64_MAX), e->tid);
+}
+
+static void blocked(char ph, const struct lane *l, const struct fb_trace_event *e)
+{
+	if (!e->tid)
+		return;
+	begin(ph, 2, e->tid, l->now);
+	say(",\"cat\":\"block\",\"name\":\"");
+	say_name(e);
+	say("\",\"args\":{\"id\":%llu}}", (unsigned long long)(e->id & INT64_MAX));
+}
+
+static void arrived(struct lane *l, const struct fb_trace_event *e)
+{
+	static const char *const name[] = {
+		[FB_EVENT_IDLE] = "taken idle", [FB_EVENT_BLOCK] = "handoff",
+		[FB_EVENT_GIVEN] = "given", [FB_EVENT_WAKE] = "woken",
+		[FB_EVENT_EXIT] = "inherited",
+	};
+
+	if (e->why && e->why < sizeof(name) / sizeof(name[0]))
+		mark(l, name[e->why], e);
+	slice_begin(l, e);
+}
+
+/* ---- one event ---- */
+
+static void switched(struct lane *l, const struct fb_trace_event *e)
+{
+	if (e->kind == FB_TRACE_SPAWN)
+		slice_end(l, "spawned another", "");
+	else
+		slice_stop(l, e->why);
+	slice_begin(l, e);
+}
+
+static void rare(struct lane *l, const struct fb_trace_event *e)
+{
+	switch (e->kind) {
+	case FB_TRACE_PREEMPT:
+		slice_end(l, "preempted", "");
+		mark(l, "preempt", e);
+		break;
+	case FB_TRACE_BLOCK:
+		slice_end(l, "blocked", "");
+		mark(l, "block", e);
+		blocked('B', l, e);
+		break;
+	case FB_TRACE_RETURN:
+		slice_end(l, "replaced", "");
+		mark(l, "return", e);
+		blocked('E', l, e);
+		slice_begin(l, e);
+		break;
+	case FB_TRACE_ARRIVE:
+		slice_end(l, "replaced", "");
+		arrived(l, e);
+		break;
+	case FB_TRACE_LEAVE:
+		slice_end(l, "gave its processor away", "");
+		break;
+	}
+}
+
+static void window(struct lane *l, const struct fb_trace_event *e, bool open)
+{
+	slice_end(l, "not recorded any more", "");
+	l->gap = !open;
+	slice_begin(l, e);
+}
+
+static void event_json(struct lane *l, const struct fb_trace_event *e)
+{
+	if (e->time > l->now)
+		l->now = e->time;
+	switch (e->kind) {
+	case FB_TRACE_SWITCH:
+	case FB_TRACE_SPAWN:
+		switched(l, e);
+		break;
+	case FB_TRACE_END:
+		l->ended = true;
+		break;
+	case FB_TRACE_REST:
+		slice_stop(l, e->why);
+		break;
+	case FB_TRACE_READY:
+		mark(l, "ready", e);
+		break;
+	case FB_TRACE_STEAL:
+		mark(l, "steal", e);
+		break;
+	case FB_TRACE_OPEN:
+	case FB_TRACE_CLOSE:
+		window(l, e, e->kind == FB_TRACE_OPEN);
+		break;
+	default:
+		rare(l, e);
+	}
+}
+
+/* ---- all ---- */
+
+static void ring_json(uint32_t i)
+{
+	const struct fb_tring *r = &fb_tr.ring[i];
+	struct lane l = { .index = i };
+	/* Pairs with the release in put. */
+	uint64_t n = FB_ACQUIRE(r->n), kept = (uint64_t)fb_tr.mask + 1, from;
+	char name[32];
+
+	from = n > kept ? n - kept : 0;
+	out.lost += from;
+	out.events += n - from;
+	snprintf(name, sizeof(name), "processor %u", i);
+	label(1, i + 1, "thread_name", i < fb_rt.nproc ? name : "plain threads");
+	for (; from < n; from++)
+		event_json(&l, &r->event[from & fb_tr.mask]);
+	l.now = fb_tr.ended;
+	slice_end(&l, "the trace ends here", "");
+}
+
+static void head(void)
+{
+	say("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"libfiber\",\"backend\":\"");
+	say_quoted(fb_rt.backend->name, 16);
+	say("\",\"processors\":\"%u\",\"pid\":\"%d\"},\n\"traceEvents\":[",
+	    fb_rt.nproc, fb_tr.pid);
+	label(1, 0, "process_name", "processors");
+	label(2, 0, "process_name", "threads of blocked fibers");
+}
+
+int fb_trace_write(void)
+{
+	out.error = 0;
+	out.n = 0;
+	out.lost = out.events = 0;
+	out.comma = false;
+	memset(out.name, 0, sizeof(out.name));
+	out.fd = open(fb_tr.path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (out.fd < 0)
+		return -errno;
+	out.symbols = fb_symbol_take();
+	head();
+	for (uint32_t i = 0; i <= fb_rt.nproc; i++)
+		ring_json(i);
+	say("\n],\n\"lostEvents\":%llu}\n", (unsigned long long)out.lost);
+	flush();
+	if (out.symbols)
+		fb_symbol_give();
+	if (close(out.fd) && !out.error)
+		out.error = -errno;
+	if (out.lost && !out.error)
+		fb_say("FIBER_TRACE: %s has the newest %llu events; %llu before them were lost (FIBER_TRACE_EVENTS keeps more)",
+		       fb_tr.path, (unsigned long long)out.events,
+		       (unsigned long long)out.lost);
+	return out.error;
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * FIBER_TRACE: what was recorded is whole and true, whatever ends the program. The
+ * file has one event a line, which is what this reads.
+ */
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "common.h"
+
+static char path[64];
+static char *text;
+
+static void trace_to_file(const char *events, const char *cost)
+{
+	snprintf(path, sizeof(path), "/tmp/fiber-trace.%d", (int)getpid());
+	setenv("FIBER_TRACE", "/tmp/fiber-trace.%p", 1);
+	setenv("FIBER_TRACE_EVENTS", events, 1);
+	setenv("FIBER_TRACE_COST", cost, 1);
+}
+
+static long size_of(const char *file)
+{
+	struct stat st;
+
+	return stat(file, &st) ? -1 : (long)st.st_size;
+}
+
+/* The file, and remove it. */
+static bool read_file(const char *file)
+{
+	long n = size_of(file), got = 0, k = 1;
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+
+	unlink(file);
+	free(text);
+	text = calloc(1, n > 0 ? n + 1 : 1);
+	while (fd >= 0 && got < n && k > 0) {
+		k = read(fd, text + got, n - got);
+		got += k > 0 ? k : 0;
+	}
+	close(fd);
+	return got > 0 && got == n;
+}
+
+/* Line by line; the next, or NULL. */
+static const char *next_line(const char *at)
+{
+	at = strchr(at, '\n');
+	return at && at[1] ? at + 1 : NULL;
+}
+
+/* How many lines have both. */
+static long count(const char *a, const char *b)
+{
+	char line[512];
+	long n = 0;
+
+	for (const char *at = text; at; at = next_line(at)) {
+		snprintf(line, sizeof(line), "%.*s", (int)strcspn(at, "\n"), at);
+		n += strstr(line, a) && strstr(line, b);
+	}
+	return n;
+}
+
+/* On each lane one slice after the other, none twice; or what is wrong. */
+static const char *lanes_wrong(void)
+{
+	double end[64] = { 0 }, ts, dur;
+	unsigned int tid;
+	long slices = 0;
+
+	for (const char *at = text; at; at = next_line(at)) {
+		if (sscanf(at, "{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"ts\":%lf,\"dur\":%lf",
+			   &tid, &ts, &dur) != 3)
+			continue;
+		if (tid >= 64 || dur < 0 || ts < end[tid] - 0.0015)
+			return at;
+		end[tid] = ts + dur;
+		slices++;
+	}
+	return slices ? NULL : "no slices";
+}
+
+static bool whole(void)
+{
+	const char *wrong;
+
+	if (!read_file(path) ||
+	    strncmp(text, "{\"displayTimeUnit\":\"ns\",\n", 25) ||
+	    !strstr(text, "\n],\n\"lostEvents\":") ||
+	    strcmp(text + strlen(text) - 2, "}\n"))
+		return false;
+	wrong = lanes_wrong();
+	if (wrong)
+		fprintf(stderr, "# wrong: %.200s\n", wrong);
+	return !wrong;
+}
+
+/* ---- what happened ---- */
+
+static fiber_event_t gate = FIBER_EVENT_INIT;
+static int pipes[2], reader_tid;
+static atomic_int go;
+
+static void *parks(void *arg)
+{
+	check_eq(0, fiber_event_wait(&gate));
+	return NULL;
+}
+
+/* One processor: who writes runs because this has lost it. */
+static void *reads(void *arg)
+{
+	char byte;
+
+	reader_tid = (int)syscall(SYS_gettid);
+	fiber_blocking_begin();
+	check_eq(1, read(pipes[0], &byte, 1));
+	fiber_blocking_end();
+	return NULL;
+}
+
+static void *writes(void *arg)
+{
+	check_eq(1, write(pipes[1], "x", 1));
+	return NULL;
+}
+
+/* The quantum ends before anybody sets it. */
+static void *spins(void *arg)
+{
+	while (!atomic_load_explicit(&go, memory_order_relaxed))
+		;
+	return NULL;
+}
+
+static fiber_t *named(const char *name, void *(*fn)(void *))
+{
+	struct fiber_attr attr = { .size = sizeof(attr), .name = name };
+	fiber_t *f = NULL;
+
+	check_eq(0, fiber_spawn_attr(&f, &attr, fn, NULL));
+	return f;
+}
+
+/* It may be long in coming: a page fault is a block too. */
+static int is_parked(const struct fiber_info *info, void *arg)
+{
+	return info->state == FIBER_PARKED && !strcmp(info->why, "event");
+}
+
+static void *all_kinds(void *arg)
+{
+	fiber_t *f[3];
+
+	f[0] = named("park\"er\\", parks);
+	f[1] = named("reader", reads);
+	f[2] = spawn(writes, NULL);
+	while (!fiber_walk(is_parked, NULL))
+		fiber_yield();
+	check_eq(0, fiber_event_set(&gate));
+	for (int i = 0; i < 3; i++)
+		join(f[i]);
+	return NULL;
+}
+
+TEST(slices_and_marks)
+{
+	char key[64];
+
+	ASSERT_EQ(0, pipe(pipes));
+	trace_to_file("4096", "100");
+	ASSERT_EQ(0, with_runtime(1, 1 * SEC, all_kinds, NULL));
+	ASSERT_TRUE(whole());
+	EXPECT_LE(1, count("\"name\":\"park\\\"er\\\\\"", "\"end\":\"parked: event\""));
+	EXPECT_LE(1, count("\"name\":\"park\\\"er\\\\\"", "\"end\":\"ended\""));
+	EXPECT_LE(1, count("\"name\":\"reader\"", "\"end\":\"blocked\""));
+	EXPECT_LE(1, count("\"name\":\"reader\"", "\"end\":\"ended\""));
+	EXPECT_LE(1, count("\"name\":\"writes\"", "\"end\":\"ended\""));
+	EXPECT_LE(1, count("\"name\":\"ready\"", "\"ph\":\"i\""));
+	EXPECT_LE(1, count("\"name\":\"handoff\"", "\"ph\":\"i\""));
+	EXPECT_LE(1, count("\"name\":\"return\"", "\"ph\":\"i\""));
+	snprintf(key, sizeof(key), "\"pid\":2,\"tid\":%d,", reader_tid);
+	EXPECT_LE(1, count("\"ph\":\"B\"", key));
+	EXPECT_LE(1, count("\"ph\":\"E\"", key));
+	EXPECT_EQ(1, count("\"lostEvents\":0}", ""));
+	EXPECT_EQ(0, count("not recorded", ""));
+	EXPECT_EQ(0, failures);
+}
+
+static void *sees_a_preemption(void *arg)
+{
+	fiber_t *f = named("spinner", spins);
+
+	while (!stats().preemptions)
+		fiber_yield();
+	atomic_store(&go, 1);
+	join(f);
+	return NULL;
+}
+
+TEST(preemption)
+{
+	trace_to_file("4096", "3");
+	ASSERT_EQ(0, start(1, 1 * MS));
+	if (!(fiber_features() & FIBER_FEATURE_PREEMPT))
+		SKIP(return, "nothing is preempted here");
+	join(spawn(sees_a_preemption, NULL));
+	ASSERT_EQ(0, fini_soon());
+	ASSERT_TRUE(whole());
+	EXPECT_LE(1, count("\"ph\":\"X\"", "\"end\":\"preempted\""));
+	EXPECT_LE(1, count("\"name\":\"preempt\"", "\"ph\":\"i\""));
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- limits ---- */
+
+static void *yields(void *arg)
+{
+	for (long i = 0; i < (long)arg; i++)
+		fiber_yield();
+	return NULL;
+}
+
+static void *two_yield(void *arg)
+{
+	fiber_t *f = spawn(yields, arg);
+
+	yields(arg);
+	join(f);
+	return NULL;
+}
+
+/* A full ring keeps the newest; what it costs has a bound. */
+TEST(newest_are_kept)
+{
+	const char *lost;
+
+	trace_to_file("1024", "100");
+	ASSERT_EQ(0, with_runtime(1, 1 * SEC, two_yield, (void *)5000));
+	ASSERT_TRUE(whole());
+	EXPECT_LE(900, count("\"ph\":\"X\"", "\"name\":\""));
+	EXPECT_GE(1024, count("\"ph\":\"X\"", "\"name\":\""));
+	EXPECT_EQ(1, count("\"name\":\"two_yield\"", "\"end\":\"ended\""));
+	lost = strstr(text, "\"lostEvents\":");
+	EXPECT_LE(8000, atol(lost + 13));
+	EXPECT_EQ(0, failures);
+}
+
+/* Who parks switches, whichever thread it is on; who yields may not. */
+static void *sends(void *ch)
+{
+	for (int i = 0; i < 100000; i++)
+		check_eq(0, fiber_chan_send(ch, &i));
+	return NULL;
+}
+
+static void *receives(void *arg)
+{
+	fiber_chan_t *ch;
+	fiber_t *f;
+	int v;
+
+	check_eq(0, fiber_chan_create(&ch, sizeof(v), 0));
+	f = spawn(sends, ch);
+	for (int i = 0; i < 100000; i++)
+		check_eq(0, fiber_chan_recv(ch, &v));
+	join(f);
+	check_eq(0, fiber_chan_destroy(ch));
+	return NULL;
+}
+
+TEST(cost_is_bounded)
+{
+	long n;
+
+	trace_to_file("65536", "1");
+	ASSERT_EQ(0, with_runtime(1, 1 * SEC, receives, NULL));
+	ASSERT_TRUE(whole());
+	EXPECT_LE(1, count("\"name\":\"not recorded\"", "\"ph\":\"X\""));
+	n = count("\"ph\":\"X\"", "");
+	EXPECT_LE(1, n);
+	EXPECT_GE(90000, n);
+	EXPECT_EQ(0, failures);
+}
+
+TEST(what_is_wrong_is_told_at_the_start)
+{
+	setenv("FIBER_TRACE", "/nowhere/at/all", 1);
+	EXPECT_EQ(-ENOENT, fiber_init(NULL));
+	setenv("FIBER_TRACE", "/", 1);
+	EXPECT_EQ(-EISDIR, fiber_init(NULL));
+	trace_to_file("4096", "0");
+	EXPECT_EQ(-EINVAL, fiber_init(NULL));
+	trace_to_file("7", "3");
+	EXPECT_EQ(-EINVAL, fiber_init(NULL));
+	setenv("FIBER_TRACE", "", 1);
+	EXPECT_EQ(0, fiber_init(NULL));
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(-1, size_of(path));
+}
+
+/* ---- ends ---- */
+
+static void *exits(void *arg)
+{
+	exit(3);
+}
+
+static void *dies(void *arg)
+{
+	fiber_no_preempt_end();
+	return NULL;
+}
+
+/* In a process of its own; its wait status. The file is whole. */
+static int ends_by(void *(*fn)(void *))
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid) {
+		trace_to_file("4096", "100");
+		if (!freopen("/dev/null", "w", stderr))
+			_exit(9);
+		_exit(with_runtime(2, 1 * SEC, fn, NULL) ? 8 : 7);
+	}
+	check_eq(pid, waitpid(pid, &status, 0));
+	snprintf(path, sizeof(path), "/tmp/fiber-trace.%d", (int)pid);
+	check(whole());
+	return status;
+}
+
+TEST(written_whatever_ends_it)
+{
+	int status = ends_by(exits);
+
+	EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+	EXPECT_LE(1, count("\"name\":\"exits\"", "\"end\":\"the trace ends here\""));
+	status = ends_by(dies);
+	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	EXPECT_LE(1, count("\"name\":\"dies\"", "\"end\":\"the trace ends here\""));
+	EXPECT_EQ(0, failures);
+}
+
+TEST(child_of_a_fork_writes_none)
+{
+	int status = 0;
+	pid_t pid;
+
+	trace_to_file("4096", "3");
+	ASSERT_EQ(0, start(2, 0));
+	EXPECT_EQ(0, size_of(path));
+	pid = fork();
+	if (!pid)
+		exit(0);
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, size_of(path));
+	join(spawn(yields, (void *)10));
+	ASSERT_EQ(0, fini_soon());
+	EXPECT_TRUE(whole());
+	EXPECT_EQ(0, failures);
+}
+
+TEST_HARNESS_MAIN
