@@ -23,7 +23,9 @@
  *
  * Either the waiter's look under the lock sees CLOSING, or the closer finds its
  * node. A call that comes while CLOSING is set waits, since its number may be the
- * next file's already: the system gives it away somewhere within close.
+ * next file's already: the system gives it away somewhere within close. One that
+ * wants many numbers waits for none while it holds another: two such calls and two
+ * closes would wait for each other.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -74,7 +76,7 @@ struct fb_fd *fb_fd_get(int fd)
 /* ---- holding ---- */
 
 /* A close is short, but for one that lingers. */
-static void wait_closed(struct fb_fd *e)
+void fb_fd_wait_closed(struct fb_fd *e)
 {
 	struct timespec ts = { .tv_nsec = 20000 };
 
@@ -109,14 +111,20 @@ void fb_fd_release(struct fb_fd *e)
 		last_released(e);
 }
 
-void fb_fd_hold(struct fb_fd *e)
+bool fb_fd_try_hold(struct fb_fd *e)
 {
 	/* Pairs with the release of CLOSING in close_held. */
-	while (fb_unlikely(__atomic_fetch_add(&e->holds, 1, __ATOMIC_ACQUIRE) &
-			   FB_FD_CLOSING)) {
-		fb_fd_release(e);
-		wait_closed(e);
-	}
+	if (fb_likely(!(__atomic_fetch_add(&e->holds, 1, __ATOMIC_ACQUIRE) &
+			FB_FD_CLOSING)))
+		return true;
+	fb_fd_release(e);
+	return false;
+}
+
+void fb_fd_hold(struct fb_fd *e)
+{
+	while (fb_unlikely(!fb_fd_try_hold(e)))
+		fb_fd_wait_closed(e);
 }
 
 void fb_fd_born(int fd)
@@ -180,7 +188,7 @@ static int close_held(struct fb_fd *e, int fd)
 	fb_poller_forget(e, fd);
 	e->no_socket = false;
 	r = (int)fb_sys(SYS_close, fd);
-	/* Pairs with the acquires of fb_fd_hold and wait_closed. */
+	/* Pairs with the acquires of fb_fd_try_hold and fb_fd_wait_closed. */
 	__atomic_fetch_and(&e->holds, ~FB_FD_CLOSING, __ATOMIC_RELEASE);
 	return r;
 }
@@ -191,12 +199,9 @@ FB_EXPORT int fiber_close(int fd)
 	int r;
 
 	/* Pairs with the looks of who holds it, under the lock. */
-	if (!e)
-		r = (int)fb_sys(SYS_close, fd);
-	else if (__atomic_fetch_or(&e->holds, FB_FD_CLOSING, __ATOMIC_ACQ_REL) &
-		 FB_FD_CLOSING)
-		r = -EBADF;		/* another closes it */
-	else
-		r = close_held(e, fd);
+	while (e && (__atomic_fetch_or(&e->holds, FB_FD_CLOSING,
+				       __ATOMIC_ACQ_REL) & FB_FD_CLOSING))
+		fb_fd_wait_closed(e);	/* ours may be the next file there */
+	r = e ? close_held(e, fd) : (int)fb_sys(SYS_close, fd);
 	return r == -EINTR ? 0 : r;	/* it is closed all the same */
 }

@@ -73,10 +73,9 @@ struct set {
 	struct fb_wait k;
 };
 
-/* In the queue of its number, armed. */
-static int arm(struct set *t, struct fb_io_slot *s)
+int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
+	      const struct fb_wait *k)
 {
-	struct fb_fd *e = s->e;
 	int r;
 
 	fb_lock(&e->lock);
@@ -84,13 +83,36 @@ static int arm(struct set *t, struct fb_io_slot *s)
 	if (FB_ACQUIRE(e->holds) & FB_FD_CLOSING) {
 		r = -EBADF;
 	} else {
-		s->node.w = t->k.w;
-		s->node.claim = t->k.claim;
-		fb_waitq_push(&e->q, &s->node);
-		r = fb_poller_arm(e, s->fd);
+		n->w = k->w;
+		n->claim = k->claim;
+		fb_waitq_push(&e->q, n);
+		r = fb_poller_arm(e, fd);
 	}
 	fb_unlock(&e->lock);
 	return r;
+}
+
+void fb_io_waits(int n)
+{
+	__atomic_fetch_add(&fb_poller.waiting, (uint32_t)n, __ATOMIC_RELAXED);
+}
+
+/* p: NULL on a plain thread. */
+void fb_io_somebody_looks(struct fb_processor *p)
+{
+	if (FB_READ(fb_rt.pollers))
+		return;
+	if (p && !p->watch)
+		fb_sched_watch(p);
+	fb_sched_wake();
+}
+
+void fb_io_leave(struct fb_fd *e, struct fb_node *n)
+{
+	fb_lock(&e->lock);
+	if (n->queued)
+		fb_waitq_remove(&e->q, n);
+	fb_unlock(&e->lock);
 }
 
 /* fb_wait.unlock: off the waiter's stack, which fb_wait leaves last. */
@@ -99,16 +121,13 @@ static void arm_all(struct fb_processor *p, void *object)
 	struct set *t = object;
 	struct fb_waiter *w = t->k.w;
 
-	__atomic_fetch_add(&fb_poller.waiting, (uint32_t)t->n, __ATOMIC_RELAXED);
+	fb_io_waits(t->n);
 	for (int i = 0; i < t->n && !t->error; i++)
-		t->error = arm(t, &t->slot[i]);
+		t->error = fb_io_arm(t->slot[i].e, t->slot[i].fd,
+				     &t->slot[i].node, &t->k);
 	if (t->error && fb_claim_word(w, t->k.claim, FB_W_OBJECT))
 		fb_wake(p, w);
-	if (FB_READ(fb_rt.pollers))
-		return;
-	if (!p->watch)
-		fb_sched_watch(p);
-	fb_sched_wake();
+	fb_io_somebody_looks(p);
 }
 
 /* What is queued still goes out. -EBADF if one is being closed. */
@@ -119,14 +138,11 @@ static int leave_all(struct set *t)
 	for (int i = 0; i < t->n; i++) {
 		struct fb_io_slot *s = &t->slot[i];
 
-		fb_lock(&s->e->lock);
-		if (s->node.queued)
-			fb_waitq_remove(&s->e->q, &s->node);
-		fb_unlock(&s->e->lock);
+		fb_io_leave(s->e, &s->node);
 		if (s->node.result)
 			r = s->node.result;
 	}
-	__atomic_fetch_sub(&fb_poller.waiting, (uint32_t)t->n, __ATOMIC_RELAXED);
+	fb_io_waits(-t->n);
 	return r;
 }
 
@@ -291,7 +307,7 @@ int fb_io_wait(struct fb_io *k)
 	if (!k->deadline)
 		return -ETIMEDOUT;
 	until = k->deadline < k->timeo ? k->deadline : k->timeo;
-	s.node.order = k->events | FB_IO_EXCLUSIVE;
+	s.node.events = k->events | FB_IO_EXCLUSIVE;
 	if (k->e && fb_io_watches())
 		r = fb_io_wait_slots(&s, 1, until);
 	else

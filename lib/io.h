@@ -30,6 +30,9 @@ struct fb_fd {
 struct fb_fd *fb_fd_get(int fd);
 /* Any thread, in_fiber == 1. */
 void fb_fd_hold(struct fb_fd *e);
+/* False: it is being closed; to be waited for without holding any. */
+bool fb_fd_try_hold(struct fb_fd *e);
+void fb_fd_wait_closed(struct fb_fd *e);
 void fb_fd_release(struct fb_fd *e);
 /* A new file has this number: what is known of the last one is void. */
 void fb_fd_born(int fd);
@@ -65,11 +68,24 @@ long fb_io_end(struct fb_io *k, long r);
 
 /* A place in a set to wait for; in the frame of the waiting call. */
 struct fb_io_slot {
-	struct fb_node node;		/* .order: events */
+	struct fb_node node;		/* .events */
 	struct fb_fd *e;		/* held */
 	int fd;
 };
-#define FB_IO_EXCLUSIVE	0x80000000u	/* in .order: one is woken, not all */
+#define FB_IO_EXCLUSIVE	0x80000000u	/* in .events: one is woken, not all */
+
+/*
+ * Off the waiter's stack, e held: n, whose .events say what for, is queued for k, and
+ * e armed. On an error its wait is to be ended: it stays queued all the same, unless
+ * that is -EBADF (e is being closed).
+ */
+int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
+	      const struct fb_wait *k);
+/* n slots more wait: count them, before they are armed; then somebody must look. */
+void fb_io_waits(int n);
+void fb_io_somebody_looks(struct fb_processor *p);
+/* No more: n goes out if it is still queued. */
+void fb_io_leave(struct fb_fd *e, struct fb_node *n);
 
 /*
  * Until one of the slots is ready (0), or -ETIMEDOUT, -ECANCELED, -EBADF (it is

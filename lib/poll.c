@@ -20,25 +20,19 @@ static void release(struct many *m)
 {
 	for (int i = 0; i < m->n; i++)
 		fb_fd_release(m->slot[i].e);
+}
+
+static void let_go(struct many *m)
+{
 	if (m->slot != m->few)
 		free(m->slot);
 }
 
-/* False: epoll cannot watch them all. */
-static bool hold(struct many *m, const struct pollfd *fds, nfds_t n)
+/* 0; or -EAGAIN: *closed is being closed; -ENOSYS: epoll cannot watch them all. */
+static int hold_once(struct many *m, const struct pollfd *fds, nfds_t n,
+		     struct fb_fd **closed)
 {
-	int err = errno;
-
 	m->n = 0;
-	m->slot = m->few;
-	if (n > FEW) {
-		m->slot = malloc(sizeof(*m->slot) * n);
-		errno = err;
-		if (!m->slot) {
-			m->slot = m->few;
-			return false;
-		}
-	}
 	for (nfds_t i = 0; i < n; i++) {
 		struct fb_io_slot *s = &m->slot[m->n];
 
@@ -46,13 +40,39 @@ static bool hold(struct many *m, const struct pollfd *fds, nfds_t n)
 			continue;
 		s->e = fb_fd_get(fds[i].fd);
 		if (!s->e)
-			return false;
+			return -ENOSYS;
+		if (!fb_fd_try_hold(s->e)) {
+			*closed = s->e;
+			return -EAGAIN;
+		}
 		s->fd = fds[i].fd;
-		s->node.order = (uint16_t)fds[i].events;
-		fb_fd_hold(s->e);
+		s->node.events = (uint16_t)fds[i].events;
 		m->n++;
 	}
-	return true;
+	return 0;
+}
+
+static int hold(struct many *m, const struct pollfd *fds, nfds_t n)
+{
+	struct fb_fd *closed = NULL;
+	int err = errno, r;
+
+	m->slot = m->few;
+	if (n > FEW) {
+		m->slot = malloc(sizeof(*m->slot) * n);
+		errno = err;
+	}
+	if (!m->slot)
+		return -ENOSYS;
+	while ((r = hold_once(m, fds, n, &closed))) {
+		release(m);
+		if (r != -EAGAIN)
+			break;
+		fb_fd_wait_closed(closed);
+	}
+	if (r)
+		let_go(m);
+	return r;
 }
 
 /* One has been closed while we waited. */
@@ -75,17 +95,16 @@ static int say_closed(const struct many *m, struct pollfd *fds, nfds_t n)
 static int wait_many(struct pollfd *fds, nfds_t n, uint64_t deadline)
 {
 	struct many m;
-	bool held;
-	int r = -ENOSYS;
+	int r = fb_io_watches() ? hold(&m, fds, n) : -ENOSYS;
 
-	if (fb_io_watches()) {
-		held = hold(&m, fds, n);
-		while (held && (r = fb_io_wait_slots(m.slot, m.n, deadline)) == 0 &&
+	if (!r) {
+		while ((r = fb_io_wait_slots(m.slot, m.n, deadline)) == 0 &&
 		       (r = (int)fb_sys(SYS_poll, fds, n, 0)) == 0)
 			;
-		if (held && r == -EBADF)
+		if (r == -EBADF)
 			r = say_closed(&m, fds, n);
 		release(&m);
+		let_go(&m);
 	}
 	if (r > 0 || r == -ETIMEDOUT || r == -ECANCELED)
 		return r;

@@ -134,7 +134,7 @@ int fb_poller_arm(struct fb_fd *e, int fd)
 	int r;
 
 	for (n = e->q.head; n; n = n->next)
-		ev.events |= n->order;
+		ev.events |= n->events;
 	ev.events = (ev.events & ~FB_IO_EXCLUSIVE) | EPOLLONESHOT;
 	r = control(e->known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
 	/* Closed behind our back; or added by a call that knew less. */
@@ -182,14 +182,14 @@ static unsigned int number_ready(struct fb_processor *p, uint64_t data,
 	fb_lock(&e->lock);
 	for (n = e->gen == data >> 32 ? e->q.head : NULL; n; n = next) {
 		next = n->next;
-		if (!(n->order & events) && !every)
+		if (!(n->events & events) && !every)
 			continue;
 		fb_waitq_remove(&e->q, n);
 		w = n->w;
 		if (!fb_claim(n))	/* *n is its waiter's again at unlock */
 			continue;
-		if (n->order & FB_IO_EXCLUSIVE)
-			events &= ~n->order;
+		if (n->events & FB_IO_EXCLUSIVE)
+			events &= ~n->events;
 		make_ready(p, w);	/* *n may be gone */
 		woken++;
 	}

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /*
- * select.c - do one of many sends and receives
+ * select.c - do one of many sends and receives, or see a descriptor ready
  *
+ *   0  ask poll(2) which descriptors are ready (selectfd.c)
  *   1  lock all channels, in order of address (so that two selects never wait
  *      for each other), each once
  *   2  of what can be done, choose one at random and do it; unlock all
- *   3  or queue a node at each and wait: unlocked off our stack (wait.h)
- *   4  woken: lock each channel and take our node out
+ *   3  or queue a node at each and wait: unlocked off our stack (wait.h), and the
+ *      descriptors armed
+ *   4  woken: lock each channel, each descriptor, and take our node out. By a
+ *      descriptor: from 0 again
  *
  * All locks at once, as in Go's runtime: with one at a time two selects that fit
  * would have to claim each other and themselves in one step.
@@ -14,30 +17,20 @@
  * The choice is fair: of the k that can be done, seen in turn, the i-th replaces
  * the choice so far with probability 1/i.
  */
-#include <stdlib.h>
-
 #include "chan.h"
+#include "select.h"
 
 #define MAX_CASES	65536
 
-_Static_assert(sizeof(struct fb_node) <=
-	       sizeof(((struct fiber_case *)0)->reserved), "fiber_case.reserved");
-
-struct select {
-	struct fiber_case *cases;
-	uint32_t n;
-	uint32_t live;			/* cases with a channel, in lock order */
-};
-
-static struct fb_node *node(struct fiber_case *c)
+static uint32_t *at(const struct fb_select *s, uint32_t i)
 {
-	return (struct fb_node *)(void *)c->reserved;
+	return &((struct fb_case *)(void *)s->cases[i].reserved)->at;
 }
 
 /* The i-th in lock order. */
-static struct fiber_case *locked(const struct select *s, uint32_t i)
+static struct fiber_case *locked(const struct fb_select *s, uint32_t i)
 {
-	return &s->cases[node(&s->cases[i])->order];
+	return &s->cases[*at(s, i)];
 }
 
 static bool sends(const struct fiber_case *c)
@@ -52,21 +45,20 @@ static struct fb_waitq *queue(const struct fiber_case *c)
 
 /* ---- lock order ---- */
 
-static fiber_chan_t *chan_at(const struct select *s, uint32_t i)
+static fiber_chan_t *chan_at(const struct fb_select *s, uint32_t i)
 {
 	return locked(s, i)->chan;
 }
 
-static void swap(const struct select *s, uint32_t i, uint32_t j)
+static void swap(const struct fb_select *s, uint32_t i, uint32_t j)
 {
-	struct fb_node *a = node(&s->cases[i]), *b = node(&s->cases[j]);
-	uint32_t t = a->order;
+	uint32_t t = *at(s, i);
 
-	a->order = b->order;
-	b->order = t;
+	*at(s, i) = *at(s, j);
+	*at(s, j) = t;
 }
 
-static void sift(const struct select *s, uint32_t i, uint32_t n)
+static void sift(const struct fb_select *s, uint32_t i, uint32_t n)
 {
 	uint32_t j;
 
@@ -81,7 +73,7 @@ static void sift(const struct select *s, uint32_t i, uint32_t n)
 }
 
 /* Few: insertion; many: heap sort. Neither needs memory. */
-static void sort(const struct select *s)
+static void sort(const struct fb_select *s)
 {
 	uint32_t n = s->live;
 
@@ -100,21 +92,23 @@ static void sort(const struct select *s)
 	}
 }
 
-static int prepare(struct select *s)
+static int prepare(struct fb_select *s)
 {
 	for (uint32_t i = 0; i < s->n; i++) {
 		struct fiber_case *c = &s->cases[i];
 
-		if (c->op > FIBER_CASE_RECV)
+		if (c->op > FIBER_CASE_FD)
 			return -EINVAL;
-		if (c->op != FIBER_CASE_NONE && c->chan)
-			node(&s->cases[s->live++])->order = i;
+		if (c->op == FIBER_CASE_FD)
+			s->fds += c->fd >= 0;
+		else if (c->op != FIBER_CASE_NONE && c->chan)
+			*at(s, s->live++) = i;
 	}
 	sort(s);
 	return 0;
 }
 
-static void lock_all(struct fb_processor *p, const struct select *s)
+static void lock_all(struct fb_processor *p, const struct fb_select *s)
 {
 	if (!s->live || fb_solo_enter(p))
 		return;
@@ -125,7 +119,7 @@ static void lock_all(struct fb_processor *p, const struct select *s)
 
 static void unlock_all(struct fb_processor *p, void *object)
 {
-	struct select *s = object;
+	struct fb_select *s = object;
 
 	if (!s->live)
 		return;
@@ -150,8 +144,24 @@ static uint32_t random_below(struct fb_processor *p, uint32_t n)
 	return (uint32_t)(((uint64_t)*seed * n) >> 32);
 }
 
+/* Of the descriptors that are ready, how many, and one of them. */
+static uint32_t choose_fd(struct fb_processor *p, struct fb_select *s,
+			  struct fiber_case **best)
+{
+	uint32_t ready = 0;
+
+	for (uint32_t i = 0; s->fds && i < s->n; i++) {
+		struct fiber_case *c = &s->cases[i];
+
+		if (fb_case_is_fd(c) && fb_case_node(c)->result &&
+		    (++ready == 1 || !random_below(p, ready)))
+			*best = c;
+	}
+	return ready;
+}
+
 /* All are locked. The index of the case that was done, or -EAGAIN. */
-static int choose(struct fb_processor *p, struct select *s,
+static int choose(struct fb_processor *p, struct fb_select *s,
 		  struct fb_node **woken)
 {
 	struct fiber_case *c, *best;
@@ -159,7 +169,7 @@ static int choose(struct fb_processor *p, struct select *s,
 
 	for (;;) {
 		best = NULL;
-		ready = 0;
+		ready = choose_fd(p, s, &best);
 		for (uint32_t i = 0; i < s->live; i++) {
 			c = locked(s, i);
 			if (fb_chan_can(c->chan, sends(c)) &&
@@ -168,7 +178,8 @@ static int choose(struct fb_processor *p, struct select *s,
 		}
 		if (!best)
 			return -EAGAIN;
-		best->result = fb_chan_now(best->chan, sends(best), best->value,
+		best->result = fb_case_is_fd(best) ? fb_case_node(best)->result :
+			       fb_chan_now(best->chan, sends(best), best->value,
 					   woken);
 		/* Else all who waited there were claimed by others: again. */
 		if (best->result != -EAGAIN)
@@ -178,11 +189,11 @@ static int choose(struct fb_processor *p, struct select *s,
 
 /* ---- wait ---- */
 
-static void queue_all(struct select *s, struct fb_wait *k)
+static void queue_all(struct fb_select *s, struct fb_wait *k)
 {
 	for (uint32_t i = 0; i < s->live; i++) {
 		struct fiber_case *c = locked(s, i);
-		struct fb_node *n = node(c);
+		struct fb_node *n = fb_case_node(c);
 
 		n->w = k->w;
 		n->claim = k->claim;
@@ -191,43 +202,78 @@ static void queue_all(struct select *s, struct fb_wait *k)
 	}
 }
 
-static void unqueue_all(struct fb_processor *p, struct select *s)
+static void unqueue_all(struct fb_processor *p, struct fb_select *s)
 {
 	for (uint32_t i = 0; i < s->live; i++) {
 		struct fiber_case *c = locked(s, i);
 
 		fb_obj_lock(p, &c->chan->lock);
-		if (node(c)->queued)
-			fb_waitq_remove(queue(c), node(c));
+		if (fb_case_node(c)->queued)
+			fb_waitq_remove(queue(c), fb_case_node(c));
 		fb_obj_unlock(p, &c->chan->lock);
 	}
 }
 
-/* All are locked, and nothing can be done. */
-static int wait_any(struct fb_caller *me, struct select *s, uint64_t deadline)
+/* fb_wait.unlock */
+static void go(struct fb_processor *p, void *object)
+{
+	struct fb_select *s = object;
+
+	unlock_all(p, s);
+	if (s->fds)
+		fb_select_arm(p, s);
+}
+
+/*
+ * All are locked, and nothing can be done. -EAGAIN: a descriptor may be ready; it
+ * is asked again.
+ */
+static int wait_any(struct fb_caller *me, struct fb_select *s, uint64_t deadline)
 {
 	struct fb_wait k;
 	unsigned int state;
 	struct fiber_case *c;
 
 	fb_wait_begin(me, &k, deadline, true);
-	k.unlock = s->live ? unlock_all : NULL;
+	k.unlock = s->live || s->fds ? go : NULL;
 	k.object = s;
+	s->k = &k;
 	queue_all(s, &k);
-	state = fb_wait(me, &k, FB_WHY_SELECT);
+	if (s->fds)
+		k.w->kind &= ~(uint32_t)FB_COUNTED;	/* others may wake us */
+	state = fb_wait(me, &k, s->fds ? FB_WHY_IO : FB_WHY_SELECT);
 	unqueue_all(me->p, s);
+	if (s->fds)
+		fb_select_leave(s);
 	if (state != FB_W_OBJECT)
 		return fb_wait_error(state);
 	c = (struct fiber_case *)(void *)
 		((char *)k.w->by - offsetof(struct fiber_case, reserved));
+	if (fb_case_is_fd(c))
+		return fb_select_fd_woke(s, c);
 	c->result = k.w->by->result;
 	return (int)(c - s->cases);
 }
 
+/* The descriptors were asked. -EAGAIN: wait, which the deadline 0 forbids. */
+static int once(struct fb_caller *me, struct fb_select *s, uint64_t deadline)
+{
+	struct fb_node *woken = NULL;
+	int r;
+
+	lock_all(me->p, s);
+	r = choose(me->p, s, &woken);
+	if (r == -EAGAIN && deadline)
+		return wait_any(me, s, deadline);
+	unlock_all(me->p, s);
+	if (woken)
+		fb_wake(me->p, woken->w);
+	return r;
+}
+
 static int select_cases(struct fiber_case *cases, size_t n, uint64_t deadline)
 {
-	struct select s = { .cases = cases, .n = (uint32_t)n };
-	struct fb_node *woken = NULL;
+	struct fb_select s = { .cases = cases, .n = (uint32_t)n };
 	struct fb_caller me;
 	int r;
 
@@ -236,21 +282,18 @@ static int select_cases(struct fiber_case *cases, size_t n, uint64_t deadline)
 	r = prepare(&s);
 	if (r)
 		return r;
-	fb_caller_enter(&me);
-	if (deadline && fb_cancelled(&me)) {
-		r = -ECANCELED;
-	} else {
-		lock_all(me.p, &s);
-		r = choose(me.p, &s, &woken);
-		if (r == -EAGAIN && deadline) {
-			r = wait_any(&me, &s, deadline);
-		} else {
-			unlock_all(me.p, &s);
-			if (woken)
-				fb_wake(me.p, woken->w);
-		}
-	}
-	fb_caller_leave(&me);
+	do {
+		if (s.fds && (r = fb_select_ask(&s, deadline)))
+			return r;
+		fb_caller_enter(&me);
+		if (deadline && fb_cancelled(&me))
+			r = -ECANCELED;
+		else
+			r = once(&me, &s, deadline);
+		fb_caller_leave(&me);
+		if (s.held)
+			fb_select_release(&s);
+	} while (r == -EAGAIN && deadline);
 	return r;
 }
 

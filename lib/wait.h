@@ -86,7 +86,7 @@ struct fb_node {
 	uint64_t claim;			/* w->word to claim; 0: sole */
 	void *value;			/* where it is or goes */
 	int32_t result;			/* by who claimed it */
-	uint32_t order;			/* select.c: lock order */
+	uint32_t events;		/* io.c: waited for */
 	bool queued;			/* object's lock */
 };
 

@@ -360,6 +360,34 @@ static int a_threads_deadline(void)
 	return fiber_fini() || failures;
 }
 
+/* Others may write to it, whatever this process's threads do. */
+static int selects_fd(void *arg)
+{
+	struct fiber_case c = FIBER_FD(*(int *)arg, POLLIN);
+
+	return fiber_select(&c, 1, FIBER_NEVER);
+}
+
+static void *writes_late(void *arg)
+{
+	block_ns(LONG);
+	check_eq(1, write(*(int *)arg, "x", 1));
+	return NULL;
+}
+
+static int a_descriptor(void)
+{
+	pthread_t t;
+	int p[2], r;
+
+	setenv("FIBER_DEADLOCK", "report,alone", 1);
+	check_eq(0, pipe(p));
+	pthread_create(&t, NULL, writes_late, &p[1]);
+	r = fiber_run(selects_fd, &p[0]);
+	pthread_join(t, NULL);
+	return r || failures;
+}
+
 static int off(void)
 {
 	fiber_t *f;
@@ -378,6 +406,7 @@ CASE(an_outside_thread)
 CASE(a_timer)
 CASE(a_deadline)
 CASE(a_threads_deadline)
+CASE(a_descriptor)
 CASE(off)
 
 TEST(never_false)
@@ -385,7 +414,7 @@ TEST(never_false)
 	static const case_fn fn[] = {
 		in_a_sleep_case, blocked_in_the_kernel_case,
 		an_outside_thread_case, a_timer_case, a_deadline_case,
-		a_threads_deadline_case, off_case,
+		a_threads_deadline_case, a_descriptor_case, off_case,
 	};
 
 	all_at_once(fn, ARRAY_SIZE(fn));

@@ -70,21 +70,31 @@ enum {
 	FIBER_CASE_NONE,	/* never ready */
 	FIBER_CASE_SEND,
 	FIBER_CASE_RECV,
+	FIBER_CASE_FD,
 };
 
 /*
  * struct fiber_case - one thing that fiber_select may do
  * @op:     FIBER_CASE_*
  * @result: out, of the chosen case alone: 0, or -EPIPE as fiber_chan_send or
- *          fiber_chan_recv would say (a closed channel is ready)
+ *          fiber_chan_recv would say (a closed channel is ready); of a descriptor
+ *          what poll(2) calls revents, POLLNVAL too if fiber_close closed it
  * @chan:   NULL: never ready
  * @value:  as for fiber_chan_send and fiber_chan_recv
+ * @fd:     that it is ready is all: nothing is read or written. < 0: never ready
+ * @events: as for poll(2): POLLIN, POLLOUT and so on
  */
 struct fiber_case {
 	uint32_t op;
 	int32_t result;
-	fiber_chan_t *chan;
-	void *value;
+	union {
+		fiber_chan_t *chan;	/* SEND, RECV */
+		int fd;			/* FD */
+	};
+	union {
+		void *value;		/* SEND, RECV */
+		uint32_t events;	/* FD */
+	};
 	uint64_t reserved[8];	/* the library's, during the call */
 };
 
@@ -94,6 +104,9 @@ struct fiber_case {
 #define FIBER_RECV(ch, ptr) \
 	((struct fiber_case){ .op = FIBER_CASE_RECV, .chan = (ch), \
 			      .value = (ptr) })
+#define FIBER_FD(number, what) \
+	((struct fiber_case){ .op = FIBER_CASE_FD, .fd = (number), \
+			      .events = (what) })
 
 /*
  * fiber_select - do exactly one of n cases, the first that can be done
@@ -101,7 +114,7 @@ struct fiber_case {
  * or the deadline; the try form does not wait.
  * Returns the index of the case that was done (look at its .result), or
  * -ETIMEDOUT, -ECANCELED, -EAGAIN (try), -EINVAL (an op that does not exist; n
- * over 65536).
+ * over 65536), -EPERM (to wait for a descriptor needs a runtime), -ENOMEM.
  */
 int fiber_select(struct fiber_case *cases, size_t n, uint64_t deadline);
 int fiber_try_select(struct fiber_case *cases, size_t n);

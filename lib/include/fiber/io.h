@@ -92,8 +92,9 @@ int fiber_shutdown(int fd, int how);
 /*
  * fiber_close - close fd; calls of other fibers that wait for it end with -EBADF,
  * and none of them can meet the next file of that number
- * Waits for blocking calls on files that are under way. Errors: -EBADF (also while
- * another closes it), -EIO and so on as close(2), which has closed it then.
+ * Waits for blocking calls on files that are under way, and for another close of
+ * this number, whose next file may be meant. Errors: -EBADF, -EIO and so on as
+ * close(2), which has closed it then.
  */
 int fiber_close(int fd);
 
