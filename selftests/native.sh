@@ -4,7 +4,8 @@
 # Library tests on this machine, with the user backend.
 #
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
-#                             examples.sh, gdb.sh, fiberctl.sh, install.sh
+#                             chat.sh, crawl.sh, examples.sh, gdb.sh,
+#                             fiberctl.sh, install.sh
 #
 # FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
@@ -30,7 +31,8 @@ run_one() {
 
 if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
-		"$HERE/echo.sh" "$HERE/examples.sh" "$HERE/gdb.sh" \
+		"$HERE/echo.sh" "$HERE/chat.sh" "$HERE/crawl.sh" \
+		"$HERE/examples.sh" "$HERE/gdb.sh" \
 		"$HERE/fiberctl.sh" "$HERE/install.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi
