@@ -14,6 +14,7 @@
 #ifndef FIBER_FILE_H
 #define FIBER_FILE_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 #ifdef __cplusplus
