@@ -172,7 +172,7 @@ fb_switch_call(struct fb_carrier *c, struct fb_ctx *from, struct fb_ctx *to,
 			 "movq %%rbx, %%rdi\n\t"
 			 "movq %%r12, %%rdx\n\t" FB_LOAD FB_GO
 			 : "+D"(c), "+S"(from), "+d"(to), "+c"(fn), "+r"(r8)
-			 :: "rax", "rbx", "r9", FB_SWITCH_CLOBBERS);
+			 :: "rax", "rbx", "r9", "r10", FB_SWITCH_CLOBBERS);
 	fb_san_arrive(to);
 	return c;
 }
