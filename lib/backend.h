@@ -92,6 +92,12 @@ struct fb_backend {
 	 * page->processor and call again if it is FB_NO_PROCESSOR.
 	 */
 	int (*wait)(struct fb_carrier *c, unsigned int flags, uint64_t deadline);
+	/*
+	 * Owner, in_fiber == 0: give the processor away, to who waits, or to a spare,
+	 * and own none. NULL: carriers that block with in_fiber == 1 lose theirs as
+	 * soon as that.
+	 */
+	void (*leave)(struct fb_carrier *c);
 	/* Hand an available processor to a spare. Any thread. 1: done, 0: none. */
 	int (*wake)(void);
 	/* Sleep until spares are missing; returns how many. The keeper thread only. */

@@ -34,6 +34,7 @@
 #include <sys/mman.h>
 
 #include "debug.h"
+#include "pass.h"
 #include "stack.h"
 #include "wait.h"
 
@@ -137,6 +138,10 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.spares = AT(fb_info, spares),
 		.idle = AT(fb_info, idle),
 		.carriers = AT(fb_info, carriers),
+	},
+	.lock = {
+		.home = AT(fiber, child),
+		.mark = FB_HOME,
 	},
 };
 
@@ -248,6 +253,14 @@ FB_LOOKS static void see_context(struct fiber_info *i, const struct fiber *f)
 		i->stack_used = used;
 }
 
+/* The thread that it is locked to; carriers stay while the runtime is on. */
+FB_LOOKS static int see_lock(const struct fiber *f)
+{
+	uint64_t child = FB_SEE(f->child);
+
+	return child & FB_HOME ? fb_home(child)->tid : 0;
+}
+
 /* False: there is no live fiber here. */
 FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 			const struct seats *s, uint64_t now)
@@ -268,6 +281,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	i->state = why ? FIBER_PARKED : c ? state_on(c) : FIBER_READY;
 	i->for_ns = why ? parked_for(FB_SEE(f->w.kind) >> 2, now) : 0;
 	i->tid = c && !why ? c->tid : 0;
+	i->locked_tid = see_lock(f);
 	i->sp = i->bp = i->ip = NULL;
 	i->stack_used = 0;
 	if (!i->tid)

@@ -18,6 +18,8 @@
  *     The stack is [base + guard, the descriptor), where guard is canary_size if
  *     canary is not 0, else one page; of a slab whose `at` is 0 the end is the word
  *     behind the descriptor.
+ *     The word at lock.home, if it has the bit lock.mark: without that, the address of
+ *     the carrier that it is locked to.
  *     since >> 2: how many 2^clock_shift ns after `started` it parked.
  *   runtime: carriers -> carrier.next ... NULL, [processors] struct fb_processor
  *
@@ -66,6 +68,9 @@ struct fiber_debug {
 	struct {
 		uint32_t waiting, spares, idle, carriers;
 	} info;
+	struct {
+		uint64_t home, mark;	/* of a fiber; a bit */
+	} lock;
 };
 
 #endif

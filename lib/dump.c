@@ -114,6 +114,8 @@ static void say_head(const struct fiber_info *i)
 		    (unsigned int)(i->for_ns / MS % 1000));
 	if (i->tid)
 		say(" on thread %d", i->tid);
+	if (i->locked_tid)
+		say(", locked to thread %d", i->locked_tid);
 	if (i->stack_used)
 		say(", stack %zu of %zu", i->stack_used, i->stack_bytes);
 	say(", started with %s\n", fb_symbol((uintptr_t)i->entry));

@@ -25,6 +25,7 @@
 #define FIBER_NO_ERRNO		/* ours is read freshly where it must be */
 #include "include/fiber.h"
 #include "backend.h"
+#include "os.h"
 #include "runq.h"
 #include "switch.h"
 #include "wheel.h"
@@ -70,12 +71,14 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE, FB_JOIN_GONE };
  * may be cancelled (it is in a scope, and not shielded); its end is more than the
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
- * are to be put back (thread.c); it is of the latency class (latency.c); times.c
+ * are to be put back (thread.c); it is of the latency class (latency.c); times.c;
+ * pin.c
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
+	FB_F_LOCKED = 2048,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -97,7 +100,8 @@ struct fb_waiter {
  */
 struct fiber {
 	struct fb_ctx ctx;		/* first: the run queue stores &ctx */
-	uint64_t child;			/* inside fiber_spawn of the one with this id; or 0 */
+	uint64_t child;			/* inside fiber_spawn of the one with this id; or 0; */
+					/* with FB_F_LOCKED: fb_home() */
 	uintptr_t join;			/* atomic */
 	void *(*fn)(void *);
 	union {
@@ -166,10 +170,11 @@ struct fb_processor {
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
 	uint32_t hurry, hurried;	/* latency.c */
-	uint64_t look_next;		/* what look_at is without those two */
+	uint64_t look_next;		/* what look_at is without those */
 	uint32_t index;			/* constant */
 	uint32_t tracing;		/* trace.c: switches are recorded */
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
+	uint32_t locked;		/* pin.c */
 
 	struct fb_runq q;
 	struct fb_runq soon;		/* latency.c; never its .next */
@@ -207,6 +212,10 @@ struct fb_carrier {
 	void *altstack;			/* ours, see guard.c; or NULL */
 	struct timespec returned;	/* by upcall.S, see trace.c; 0: not */
 	struct fiber *returned_as;	/* .cur then */
+	struct fiber *locked;		/* pin.c; NULL: it runs any */
+	uint32_t locks;			/* how often, by .locked */
+	uint32_t home;			/* atomic: .locked is to go on here */
+	void *cpus;			/* of the thread before it was pinned; or NULL */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -261,6 +270,7 @@ struct fb_runtime {
 	uint32_t plain_waits;		/* atomic: those that wait, without deadline */
 	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
 	uint32_t closing;		/* atomic: fiber_fini decides */
+	uint32_t locked;		/* atomic: carriers kept for one fiber */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
 	uint32_t ncarriers;		/* atomic: threads that live */
@@ -363,13 +373,6 @@ static inline void fb_sched_wake(void)
 		fb_sched_wake_slow();
 }
 
-/* Owner of p: the next slow look is at this pass; with .hurry or .tracing, at each. */
-static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
-{
-	p->look_next = pass;
-	p->look_at = p->hurry | p->tracing ? 0 : pass;
-}
-
 /* Owner of p, at each switch: why someone should take over. */
 static inline __attribute__((always_inline)) void
 fb_sched_publish(struct fb_processor *p)
@@ -432,8 +435,8 @@ void fb_thread_init(struct fb_carrier *c);
 struct fb_eh *fb_thread_eh(void);
 /* self (NULL: nobody) stops: keep what changed, and make it as it began. */
 void fb_thread_out(struct fb_carrier *c, struct fiber *self);
-/* self goes on. */
-void fb_thread_in(struct fb_carrier *c, struct fiber *self);
+/* self goes on; where. */
+struct fb_carrier *fb_thread_in(struct fb_carrier *c, struct fiber *self);
 
 /* The first steps when a fiber stops; self NULL: for good. */
 static inline __attribute__((always_inline)) void
@@ -451,19 +454,24 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 static inline __attribute__((always_inline)) void
 fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 {
-	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH | FB_F_TIMES)))
-		fb_thread_in(c, self);
+	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH | FB_F_TIMES |
+				       FB_F_LOCKED)))
+		c = fb_thread_in(c, self);
 	*c->errno_loc = self->err;
 	fb_leave(c);
 }
 
-/* ---- latency.c ---- */
-/* How many turns in a row, while others are ready. */
-#define FB_HURRIED_MAX	8
-/* Owner of p: f, which is ready, runs before those of q. False: no room. */
-bool fb_latency_push(struct fb_processor *p, struct fiber *f);
-/* Owner of p, with p->hurry: one of them, or NULL: it is the turn of q. */
-struct fiber *fb_latency_pick(struct fb_processor *p);
+/* ---- pin.c ---- */
+#define FB_PIN_SIZE	32		/* of the stack, below FB_TIMES_SIZE */
+/* A fiber to begin with these flags of fiber_attr, on that CPU, can be started. */
+int fb_pin_reserve(unsigned int flags, unsigned int cpu);
+void fb_pin_unreserve(unsigned int flags);
+/* f is new, and was reserved. */
+void fb_pin_init(struct fiber *f, unsigned int flags, unsigned int cpu);
+/* self, which is locked, goes on at c, elsewhere than it should: until it does. */
+struct fb_carrier *fb_pin_home(struct fb_carrier *c, struct fiber *self);
+/* The calling fiber, which is locked, ends. */
+void fb_pin_end(struct fb_carrier *c);
 
 /* ---- times.c: with FB_F_TIMES ---- */
 #define FB_TIMES_SIZE	96		/* of the stack */
@@ -610,18 +618,6 @@ uint64_t fb_deadlock_at(void);
 /* ---- local.c ---- */
 /* The calling fiber ends, or thread: call the destructors of its slots. */
 void fb_local_end(void);
-
-/* ---- os.c ---- */
-/* Until *word differs from val, or the deadline (CLOCK_MONOTONIC ns; 0: none): -ETIMEDOUT. */
-int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
-void fb_os_wake(uint32_t *word, int n);
-int fb_os_membarrier(int cmd);
-/* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
-char fb_os_thread_state(int tid);
-/* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
-int fb_os_open_stat(void);
-/* Threads of this process; 0: not known. */
-uint32_t fb_os_threads(int fd);
 
 /* ---- coro.c, costack.c ---- */
 /* The calling fiber ends inside co; then, off its stack. */

@@ -33,10 +33,12 @@
  */
 #include <string.h>
 
+#include "pass.h"
 #include "scope.h"
 #include "trace.h"
 
 #define OWN_MIN		512
+#define FLAGS		(FIBER_ATTR_TIMES | FIBER_ATTR_LOCK | FIBER_ATTR_CPU)
 
 /* ---- the end ---- */
 
@@ -90,6 +92,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	if (f->flags & FB_F_ENDS)
 		fb_scope_end(f, result);
 	c = fb_current();
+	if (f->flags & FB_F_LOCKED)
+		fb_pin_end(c);
 	p = fb_enter(c);
 	f = c->cur;
 	f->result = result;
@@ -190,14 +194,20 @@ static void set_attr(struct fiber *f, const struct fiber_attr *attr)
 		set_name(f, attr->name);
 	if (attr->sched_class == FIBER_LATENCY)
 		f->flags |= FB_F_LATENCY;
+	if (attr->flags & FIBER_ATTR_LOCK)
+		fb_pin_init(f, attr->flags, attr->cpu);
 	if (attr->flags & FIBER_ATTR_TIMES)
 		fb_times_init(f);
 }
 
 /* Where the stack of a new fiber begins. */
-static void *stack_top(const struct fiber *f)
+static void *stack_top(const struct fiber *f, const struct fiber_attr *attr)
 {
-	return fb_stack_high(f) - (f->flags & FB_F_TIMES ? FB_TIMES_SIZE : 0);
+	unsigned int flags = attr ? attr->flags : 0;
+
+	return fb_stack_high(f) -
+	       (flags & FIBER_ATTR_LOCK ? FB_TIMES_SIZE + FB_PIN_SIZE :
+		flags & FIBER_ATTR_TIMES ? FB_TIMES_SIZE : 0);
 }
 
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
@@ -241,7 +251,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	f->err = 0;
-	fb_ctx_init(&f->ctx, stack_top(f));
+	fb_ctx_init(&f->ctx, stack_top(f, attr));
 	if (out)
 		*out = f;
 	fb_sched_ready_global(f);
@@ -269,6 +279,22 @@ static __attribute__((noinline)) void spawn_look(struct fb_processor *p,
 		fb_trace_spawn(p, f);
 }
 
+/*
+ * Its stack does not begin at its descriptor, or the caller is locked to its carrier:
+ * it begins as any ready fiber.
+ */
+static __attribute__((noinline)) void
+ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
+	    const struct fiber_attr *attr)
+{
+	f->id = p->id_next;
+	FB_WRITE(p->id_next, f->id + p->id_step);
+	f->err = 0;
+	fb_ctx_init(&f->ctx, stack_top(f, attr));
+	fb_sched_ready(p, f);
+	fb_leave(c);
+}
+
 /* Go on as f, the caller being the newest ready fiber; later, as the caller. */
 static inline __attribute__((always_inline)) void
 run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
@@ -276,9 +302,14 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	struct fiber *self = c->cur;
 	struct fb_ctx *me = &self->ctx;
 
+	if (fb_unlikely(++p->pass >= p->look_at) && c->locked) {
+		p->idle_passes++;
+		ready_child(c, p, f, NULL);
+		return;
+	}
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
-	if (fb_unlikely(++p->pass >= p->look_at))
+	if (fb_unlikely(p->pass >= p->look_at))
 		spawn_look(p, f);
 	FB_WRITE(self->child, f->id);	/* take_parent may look */
 	fb_sched_suspend(c, self);
@@ -291,18 +322,6 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	self = (struct fiber *)me;
 	FB_WRITE(self->child, 0);
 	fb_sched_resume(c, self);
-}
-
-/* Its stack does not begin at its descriptor: it begins as any ready fiber. */
-static void ready_child(struct fb_carrier *c, struct fb_processor *p,
-			struct fiber *f)
-{
-	f->id = p->id_next;
-	FB_WRITE(p->id_next, f->id + p->id_step);
-	f->err = 0;
-	fb_ctx_init(&f->ctx, stack_top(f));
-	fb_sched_ready(p, f);
-	fb_leave(c);
 }
 
 /* s: the scope it is in, where it does fn for its first step; or NULL */
@@ -333,10 +352,10 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	f->scoped = scoped;
 	if (attr)
 		set_attr(f, attr);
-	if (attr && (attr->flags & FIBER_ATTR_TIMES || (out && attr->stack))) {
+	if (attr && (attr->flags || (out && attr->stack))) {
 		if (out)
 			*out = f;
-		ready_child(c, p, f);
+		ready_child(c, p, f, attr);
 		return 0;
 	}
 	run_child(c, p, f);
@@ -381,8 +400,21 @@ static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 	if (a->stack && (a->stack_size < OWN_MIN ||
 			 (uintptr_t)a->stack + a->stack_size < a->stack_size))
 		return -EINVAL;
-	return a->sched_class > FIBER_LATENCY || a->flags & ~FIBER_ATTR_TIMES ?
-	       -EINVAL : 0;
+	return a->sched_class > FIBER_LATENCY || a->flags & ~FLAGS ? -EINVAL : 0;
+}
+
+static int spawn_attr(fiber_t **out, const struct fiber_attr *attr,
+		      void *(*fn)(void *), void *arg, struct fb_scope *s,
+		      int (*scoped)(void *))
+{
+	int r = fb_pin_reserve(attr->flags, attr->cpu);
+
+	if (r)
+		return r;
+	r = spawn_slow(out, attr, fn, arg, s, scoped);
+	if (r)
+		fb_pin_unreserve(attr->flags);
+	return r;
 }
 
 FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
@@ -396,7 +428,7 @@ FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
 	r = read_attr(&a, attr);
 	if (!r && a.stack && !out)
 		r = -EINVAL;
-	return r ? r : spawn_slow(out, &a, fn, arg, NULL, NULL);
+	return r ? r : spawn_attr(out, &a, fn, arg, NULL, NULL);
 }
 
 int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
@@ -407,7 +439,7 @@ int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
 
 	if (a.stack)	/* nobody would say when it is the program's again */
 		return -EINVAL;
-	return r ? r : spawn_slow(NULL, &a, fb_scope_main, arg, s, fn);
+	return r ? r : spawn_attr(NULL, &a, fb_scope_main, arg, s, fn);
 }
 
 /* ---- what belongs to the thread that runs a fiber ---- */

@@ -33,6 +33,7 @@
  * within the few ns until the stores are out; the next pass or the end of the
  * quantum looks at avail again.
  */
+#include "pass.h"
 #include "poller.h"
 #include "trace.h"
 #include "user.h"

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "pick.h"
+#include "pass.h"
 #include "poller.h"
 #include "trace.h"
 #include "user.h"
@@ -27,7 +27,6 @@
 #define LOOK_TIMERS	16
 #define LOOK_NS		50000
 #define GIVE_NS		250000
-#define SPIN_NS		15000
 
 /* ---- watching timers ---- */
 
@@ -109,8 +108,10 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 	p->given_at = fiber_now();
 	fb_sched_clock(p);
 	FB_WRITE(fb_rt.wake_asked, 0);
+	if (fb_unlikely(c->locked))
+		fb_pin_entered(c, p);
 	/* Pairs with the token of fb_sched_wake_slow. */
-	if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
+	else if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
 		c->searching = __atomic_compare_exchange_n(&fb_rt.search,
 				&woken, FB_SEARCH_RUNS, false,
 				__ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
@@ -175,10 +176,12 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 
 	if (i != FB_NO_PROCESSOR) {
 		c->proc_index = i;
-		fb_san_acquire(&fb_rt.proc[i]);
 		c->proc = &fb_rt.proc[i];
+		fb_san_acquire(c->proc);
 		if (fb_unlikely(fb_tr.on))
 			fb_trace_moved(c);
+		if (fb_unlikely(c->locked))
+			fb_pin_entered(c, c->proc);
 		return c->proc;
 	}
 	if (!wait_processor(c, FB_WAIT_READY, 0))
@@ -258,6 +261,8 @@ static struct fiber *pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
+	if (fb_unlikely(p->locked) && fb_pin_holds(p))
+		return NULL;
 	if (p->pass >= p->look_next) {
 		fb_sched_look(p);
 		if (FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -339,7 +344,10 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 
 	p->idle_passes++;
 	FB_WRITE(c->page->pending, 0);
-	if (FB_READ(fb_rt.info->waiting) && (pending || fb_sched_give_due(p))) {
+	if (c->locked) {
+		fb_pin_yield(c, p);
+	} else if (FB_READ(fb_rt.info->waiting) &&
+		   (pending || fb_sched_give_due(p))) {
 		if (pending && fb_unlikely(p->trace != NULL))
 			fb_trace_preempt(p, c->cur);
 		fb_sched_give(c, p, false);
@@ -360,7 +368,8 @@ FB_EXPORT void fiber_yield(void)
 		fb_sched_look_at(p, 0);
 	f = fb_pick(p);
 	if (fb_unlikely(!f)) {
-		f = FB_READ(fb_rt.info->waiting) ? NULL : fb_sched_global_get(p);
+		f = FB_READ(fb_rt.info->waiting) || c->locked ? NULL :
+		    fb_sched_global_get(p);
 		if (!f) {
 			yield_slow(c, p);
 			return;
@@ -372,94 +381,6 @@ FB_EXPORT void fiber_yield(void)
 }
 
 /* ---- the root ---- */
-
-/*
- * A thief has emptied v's queue. Its owner may run on for long without a pass,
- * and its word would say READY all the time: each block of it would fly, each
- * quantum end for nothing. Only the word as it was seen is changed, and if the
- * owner has pushed since, the second look sees that:
- *
- *	owner				thief
- *	push (release)			CAS(takeover, seen, watch)
- *	takeover = READY (after it)	full barrier
- *					queue not empty: takeover |= READY
- */
-static void unannounce(struct fb_processor *v)
-{
-	/* Pairs with the owner's stores: a push before the word we see. */
-	uint32_t seen = FB_ACQUIRE(v->page->takeover), watch = FB_READ(v->watch);
-
-	if (!(seen & FB_TAKEOVER_READY) || seen == watch || !fb_sched_empty(v))
-		return;
-	/* Pairs with fb_runq_publish and the tail store of fb_runq_push. */
-	if (__atomic_compare_exchange_n(&v->page->takeover, &seen, watch, false,
-					__ATOMIC_SEQ_CST, __ATOMIC_RELAXED) &&
-	    !fb_sched_empty(v))
-		__atomic_fetch_or(&v->page->takeover, FB_TAKEOVER_READY,
-				  __ATOMIC_SEQ_CST);
-}
-
-static struct fiber *steal(struct fb_processor *p, bool all)
-{
-	uint32_t n = fb_rt.nproc, at;
-	struct fiber *f;
-
-	p->seed = p->seed * 1664525 + 1013904223;
-	at = (p->seed >> 16) % n;
-	for (uint32_t i = 0; i < n; i++, at = at + 1 < n ? at + 1 : 0) {
-		if (&fb_rt.proc[at] == p)
-			continue;
-		f = fb_runq_steal_oldest(&fb_rt.proc[at].soon);
-		if (!f)
-			f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
-		if (f) {
-			unannounce(&fb_rt.proc[at]);
-			p->steals++;
-			if (fb_unlikely(p->tracing))
-				fb_trace_steal(p, f, at);
-			return f;
-		}
-	}
-	return NULL;
-}
-
-static void drop_token(struct fb_carrier *c)
-{
-	c->searching = false;
-	/* Full barrier; pairs with the publisher's: see the head comment. */
-	__atomic_exchange_n(&fb_rt.search, FB_SEARCH_NONE, __ATOMIC_SEQ_CST);
-}
-
-/* Spin for a while as the only searcher; then one last look without the token. */
-static struct fiber *search(struct fb_carrier *c, struct fb_processor *p)
-{
-	uint32_t none = FB_SEARCH_NONE;
-	struct fiber *f = NULL;
-	uint64_t end;
-
-	if (fb_rt.nproc == 1 && !c->searching)
-		return NULL;
-	/* Pairs with drop_token: one searcher sees what the one before did. */
-	if (!c->searching &&
-	    !__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_RUNS,
-					 false, __ATOMIC_SEQ_CST,
-					 __ATOMIC_RELAXED))
-		return steal(p, true);
-	c->searching = true;
-	end = fiber_now() + SPIN_NS;
-	do {
-		f = steal(p, false);
-		if (!f)
-			f = fb_sched_global_get(p);
-		for (int i = 0; !f && i < 32; i++)
-			fb_cpu_relax();
-	} while (!f && fiber_now() < end && !FB_READ(fb_rt.info->waiting));
-	if (f)
-		return f;
-	drop_token(c);
-	f = fb_sched_global_get(p);
-	return f ? f : steal(p, true);
-}
 
 static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 {
@@ -479,7 +400,7 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		if (FB_READ(fb_rt.info->waiting))
 			c->kept = false;	/* as in find() */
 		else
-			f = search(c, p);
+			f = fb_search(c, p);
 	}
 	return f;
 }
@@ -500,7 +421,7 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 	if (!f)
 		p->idle_passes++;
 	if (c->searching) {
-		drop_token(c);
+		fb_search_end(c);
 		if (fb_sched_work(p))
 			fb_sched_wake();
 	}
@@ -540,8 +461,8 @@ void fb_sched_loop(struct fb_carrier *c)
 		return;
 	arrive(c);
 	while (FB_READ(fb_rt.state) < FB_STOPPING) {
+		f = c->locked ? fb_pin_wait(c) : find(c, c->proc);
 		p = c->proc;
-		f = find(c, p);
 		if (!f) {
 			if (!idle(c, p))
 				return;

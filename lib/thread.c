@@ -66,8 +66,10 @@ void fb_thread_out(struct fb_carrier *c, struct fiber *self)
 	eh_out(c->eh, self);
 }
 
-void fb_thread_in(struct fb_carrier *c, struct fiber *self)
+struct fb_carrier *fb_thread_in(struct fb_carrier *c, struct fiber *self)
 {
+	if (self->flags & FB_F_LOCKED)
+		c = fb_pin_home(c, self);
 	if (self->flags & FB_F_FPU)
 		fb_fpu_write(self->fpu);
 	if (self->flags & FB_F_EH) {
@@ -77,4 +79,5 @@ void fb_thread_in(struct fb_carrier *c, struct fiber *self)
 	self->flags &= (uint16_t)~(FB_F_FPU | FB_F_EH);
 	if (self->flags & FB_F_TIMES)
 		fb_times_run(self);
+	return c;
 }

@@ -41,6 +41,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pass.h"
 #include "trace.h"
 
 #define EVENTS		65536

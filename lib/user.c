@@ -177,6 +177,21 @@ static int user_wait(struct fb_carrier *c, unsigned int flags, uint64_t deadline
 	return sleeps ? sleep_until_granted(uc, ready ? 0 : deadline) : event;
 }
 
+static void user_leave(struct fb_carrier *c)
+{
+	struct fb_user_carrier *uc = c->backend;
+	struct fb_group_todo t = { 0 };
+	struct fb_user_proc *p;
+
+	fb_group_lock();
+	p = fb_group_proc_of(uc);
+	if (p && !G->info->dead) {
+		fb_group_release(p, uc);
+		fb_group_hand_on(p, FB_EVENT_GIVEN, true, &t);
+	}
+	fb_group_unlock(&t);
+}
+
 static int user_wake(void)
 {
 	struct fb_user_carrier *uc = NULL;
@@ -431,6 +446,7 @@ const struct fb_backend fb_user = {
 	.attach = user_attach,
 	.detach = user_detach,
 	.wait = user_wait,
+	.leave = user_leave,
 	.wake = user_wake,
 	.keep = user_keep,
 	.stacks = user_stacks,

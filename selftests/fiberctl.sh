@@ -58,7 +58,7 @@ listed() {
 		said '^[0-9]+ +worker 0 +parked \(event\) +[0-9.]+ +[0-9]+ +- +worker$' &&
 		said '^[0-9]+ +worker 2 +parked \(event\) ' &&
 		said '^[0-9]+ +first, second +parked \(mutex\) .* first_second$' &&
-		said '^[0-9]+ +reads +blocked +- +- +[0-9]+ +reads$'
+		said '^[0-9]+ +reads +blocked +- +- +[0-9]+! +reads$'
 }
 
 in_order() { tr '\n' ' ' <"$out/said" | grep -qE -- "$1"; }

@@ -141,8 +141,11 @@ const char *fiber_backend(void);
  *              be detached from the start (-EINVAL). Started from a fiber it
  *              becomes ready and does not run at once
  * @sched_class: FIBER_NORMAL, FIBER_LATENCY: see fiber_set_class
- * @flags:      FIBER_ATTR_TIMES: see fiber_times; such a fiber becomes ready and
- *              does not run at once
+ * @flags:      FIBER_ATTR_TIMES: see fiber_times; FIBER_ATTR_LOCK: it begins as if
+ *              it called fiber_thread_lock; FIBER_ATTR_CPU, with that: and
+ *              fiber_thread_pin(cpu). Such fibers become ready and do not run at
+ *              once
+ * @cpu:        with FIBER_ATTR_CPU
  */
 struct fiber_attr {
 	size_t size;
@@ -151,8 +154,11 @@ struct fiber_attr {
 	void *stack;
 	unsigned int sched_class;
 	unsigned int flags;
+	unsigned int cpu;
 };
 #define FIBER_ATTR_TIMES	1
+#define FIBER_ATTR_LOCK		2
+#define FIBER_ATTR_CPU		4
 
 /* Classes of fibers. */
 #define FIBER_NORMAL	0
@@ -171,7 +177,7 @@ struct fiber_attr {
  * in *out. fn ends by returning or by fiber_exit, never by pthread_exit, which
  * would end the thread that other fibers need.
  * Errors, *out is then as it was: -ENOMEM. -EINVAL: fn is NULL, or a value of
- * attr. -EPERM: no runtime.
+ * attr. -EPERM: no runtime. -EAGAIN: as fiber_thread_lock.
  */
 int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg);
 int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
@@ -215,6 +221,25 @@ int fiber_yield_to(fiber_t *f);
  * Returns the class it had. Fiber only (-EPERM). Errors: -EINVAL.
  */
 int fiber_set_class(unsigned int sched_class);
+/*
+ * fiber_thread_lock - the calling fiber keeps its thread, and has it alone, until it
+ * has called fiber_thread_unlock as often, or ends
+ * For libraries whose state belongs to a thread (OpenGL contexts, credentials,
+ * namespaces, signal masks). It may park, block, yield and spawn as ever: another
+ * thread runs the others meanwhile. Its own switches cost as much as those of threads.
+ * What it leaves in the thread stays there for others when it ends or unlocks it.
+ * Fiber only. Errors: -EPERM (no fiber), -EAGAIN: so many are locked that, of
+ * fiber_config.max_carriers threads, not one for each processor would be left; of
+ * unlock -EINVAL: it is not locked.
+ */
+int fiber_thread_lock(void);
+int fiber_thread_unlock(void);
+/*
+ * fiber_thread_pin - the thread that the calling fiber is locked to runs on this CPU
+ * alone, until the last fiber_thread_unlock; -1: on all it could before
+ * Errors: -EPERM (not locked), -ENOMEM, -EINVAL: no CPU that this process may use.
+ */
+int fiber_thread_pin(int cpu);
 /*
  * fiber_sleep - park for at least ns nanoseconds; fiber_sleep_until: until
  * CLOCK_MONOTONIC reads deadline. A plain thread sleeps in the kernel.

@@ -183,6 +183,24 @@ static int alone(void)
 	return 0;
 }
 
+/* One keeps its thread to itself, and waits. */
+static void *locked_waits(void *arg)
+{
+	check_eq(0, fiber_thread_lock());
+	return waits(arg);
+}
+
+static int waits_for_locked(void *arg)
+{
+	join(spawn(locked_waits, NULL));
+	return 0;
+}
+
+static int with_a_locked_fiber(void)
+{
+	return fiber_run(waits_for_locked, NULL);
+}
+
 static void check_said(const char *words)
 {
 	if (!strstr(said, words))
@@ -227,6 +245,13 @@ static void outside_threads_that_do_not_matter(void)
 	check_said("parked (event)");
 }
 
+static void fibers_that_keep_their_thread(void)
+{
+	reported(with_a_locked_fiber);
+	check_said("2 of them wait, and 1 plain threads");
+	check_said(", locked to thread ");
+}
+
 typedef void (*case_fn)(void);
 
 /* Each takes its time, in a process of its own. */
@@ -256,11 +281,13 @@ TEST(never_missed)
 		outside_threads_that_do_not_matter,
 #ifndef __SANITIZE_THREAD__
 		mutexes_that_cross, abort_if_asked, plain_threads_that_wait,
+		fibers_that_keep_their_thread,
 #endif
 	};
 
 	(void)mutexes_that_cross, (void)abort_if_asked;
 	(void)plain_threads_that_wait;
+	(void)fibers_that_keep_their_thread;
 	all_at_once(fn, ARRAY_SIZE(fn));
 	EXPECT_EQ(0, failures);
 }

@@ -444,7 +444,7 @@ TEST(classes_are_told)
 	EXPECT_EQ(-EPERM, fiber_set_class(FIBER_LATENCY));
 	EXPECT_EQ(-EINVAL, fiber_spawn_attr(&f, &attr, classes, NULL));
 	attr.sched_class = FIBER_NORMAL;
-	attr.flags = 2;
+	attr.flags = 1u << 31;
 	EXPECT_EQ(-EINVAL, fiber_spawn_attr(&f, &attr, classes, NULL));
 	join(spawn(classes, NULL));
 	join(spawn_class(FIBER_LATENCY, is_latency, NULL));

@@ -68,6 +68,7 @@ KEPT void *reads(void *arg)
 	char byte;
 
 	fiber_set_name(fiber_self(), "reads");
+	fiber_thread_lock();
 	atomic_fetch_add(&there, 1);
 	if (read(blocked_in[0], &byte, 1) != 1)
 		return NULL;

@@ -54,6 +54,7 @@ struct seen {
 	uint64_t stack;			/* bytes in use; 0: not known */
 	uint64_t entry;
 	int tid;			/* on that thread; or 0 */
+	int locked_tid;			/* locked to that thread; or 0 */
 };
 
 /* fn for each live fiber; not 0: ends the walk, and is returned. */

@@ -151,6 +151,19 @@ static void read_context(struct seen *s, const struct target *t,
 		s->state = S_NEW;
 }
 
+/* A library of before says nothing: the mark is 0 then. */
+static int locked_to(const struct target *t, const unsigned char *raw)
+{
+	uint64_t home;
+
+	if (!t->d.lock.mark)
+		return 0;
+	home = get(raw, (uint32_t)t->d.lock.home);
+	if (!(home & t->d.lock.mark))
+		return 0;
+	return (int)target_half(t, (home & ~t->d.lock.mark) + t->d.carrier.tid);
+}
+
 static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 {
 	const struct target *t = w->t;
@@ -174,6 +187,7 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 	} else if (c) {
 		s.tid = c->tid;
 	}
+	s.locked_tid = locked_to(t, raw);
 	if (!s.tid)
 		read_context(&s, t, raw, f, w->own);
 	return w->fn(&s, w->arg);

@@ -38,9 +38,9 @@ static void json_fiber(struct list *k, const struct seen *s)
 	json_string(s->name);
 	printf(", \"state\": \"%s\", \"why\": ", state_name(s->state));
 	json_string(s->why);
-	printf(", \"for_ns\": %llu, \"stack\": %llu, \"tid\": %d, \"started\": ",
+	printf(", \"for_ns\": %llu, \"stack\": %llu, \"tid\": %d, \"locked_tid\": %d, \"started\": ",
 	       (unsigned long long)s->for_ns, (unsigned long long)s->stack,
-	       s->tid);
+	       s->tid, s->locked_tid);
 	json_string(names_function(k->n, s->entry));
 }
 
@@ -59,6 +59,8 @@ static void text_fiber(struct list *k, const struct seen *s)
 			 (unsigned long long)s->stack);
 	if (s->tid)
 		snprintf(tid, sizeof(tid), "%d", s->tid);
+	if (s->locked_tid)
+		snprintf(tid, sizeof(tid), "%d!", s->locked_tid);
 	printf("%-8s %-16s %-22s %10s %7s %8s  %s\n", id,
 	       *s->name ? s->name : "-", state, for_, stack, tid,
 	       names_function(k->n, s->entry));

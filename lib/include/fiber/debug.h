@@ -33,6 +33,7 @@ enum {
  * @sp, @bp, @ip: registers that a fiber goes on with which is not RUNNING or
  *            BLOCKED; else NULL
  * @tid:      thread that a fiber runs on, or is blocked in; else 0
+ * @locked_tid: thread that it is locked to (fiber_thread_lock); else 0
  */
 struct fiber_info {
 	size_t size;
@@ -47,6 +48,7 @@ struct fiber_info {
 	void *(*entry)(void *);
 	void *sp, *bp, *ip;
 	int tid;
+	int locked_tid;
 };
 
 /*

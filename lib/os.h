@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
+/* os.h - what the library asks of the system, with errno left alone */
+#ifndef FB_OS_H
+#define FB_OS_H
+
+#include <stdint.h>
+
+/* Until *word differs from val, or the deadline (CLOCK_MONOTONIC ns; 0: none): -ETIMEDOUT. */
+int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
+void fb_os_wake(uint32_t *word, int n);
+int fb_os_membarrier(int cmd);
+/* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
+char fb_os_thread_state(int tid);
+/* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
+int fb_os_open_stat(void);
+/* Threads of this process; 0: not known. */
+uint32_t fb_os_threads(int fd);
+
+#endif
