@@ -78,7 +78,7 @@ all: lib samples tools
 
 help:
 	@echo 'make                  library, samples, tools'
-	@echo 'make demo             the sample server in a VM (BACKEND=user: natively)'
+	@echo 'make demo             the sample server in a VM, with pictures (BACKEND=user: natively)'
 	@echo 'make check            all tests; KERNELS="6.1 6.12 7.3" picks the kernels'
 	@echo 'make check-native     library tests on this machine, user backend'
 	@echo 'make check-vm         tests in VMs'

@@ -5,7 +5,7 @@
 #
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
 #                             chat.sh, crawl.sh, examples.sh, gdb.sh,
-#                             fiberctl.sh, install.sh
+#                             fiberctl.sh, install.sh, timeline.sh
 #
 # FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
@@ -33,7 +33,8 @@ if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
 		"$HERE/echo.sh" "$HERE/chat.sh" "$HERE/crawl.sh" \
 		"$HERE/examples.sh" "$HERE/gdb.sh" \
-		"$HERE/fiberctl.sh" "$HERE/install.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
+		"$HERE/fiberctl.sh" "$HERE/install.sh" \
+		"$HERE/timeline.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi
 for program; do run_one "$program"; done

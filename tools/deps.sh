@@ -13,14 +13,14 @@ set -euo pipefail
 packages() {
 	case $1 in
 	build) echo gcc g++ libc6-dev make libdw-dev ;;
-	native) echo curl gdb pkgconf ;;
+	native) echo curl gdb pkgconf python3 ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
 	debug) echo ccache flex bison bc libelf-dev ;;
 	kselftest) echo lib32gcc-12-dev libc6-dev-i386 ;;
 	san) echo valgrind libclang-rt-dev clang ;;
-	demo) echo wrk ;;
+	demo) echo wrk python3 ;;
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		luajit lua5.4 xz-utils ;;

@@ -6,6 +6,9 @@
 #   demo.sh            in a VM with the module: kernel backend, user backend
 #   demo.sh user       natively, user backend
 #
+# It leaves a picture of a short time for each backend: build/demo/BACKEND.svg, and
+# the trace it is drawn from, BACKEND.json.
+#
 # What is measured is in tools/demo/drive.sh, with its settings (PHASE=8 ...).
 # KERNEL picks the VM's kernel (6.1); BACKENDS what runs there. Status 0: the
 # table is whole and no request failed. Logs: build/demo/.
@@ -142,6 +145,24 @@ remarks() {
 	END
 }
 
+# pictures BACKEND...: processors by time; false: one is missing
+pictures() {
+	local backend bad=0
+	for backend; do
+		if tr -d '\r' <"$OUT/tap" | awk -F '\t' -v b="$backend" \
+			'$1 == "TRACE" && $2 == b { print $3 }' |
+			base64 -d | gzip -dc >"$OUT/$backend.json" &&
+			"$VM_TOP/tools/timeline/fiber-timeline" --title "$backend backend" \
+				-o "$OUT/$backend.svg" "$OUT/$backend.json"; then
+			say "what ran where, while a few requests were served: $OUT/$backend.svg"
+		else
+			say "FAILED: no picture of the $backend backend"
+			bad=1
+		fi
+	done
+	return $bad
+}
+
 # verdict BACKEND...: a row for each phase of each, and nothing failed
 verdict() {
 	local backend bad=0
@@ -166,12 +187,12 @@ kernel) where=vm backends=(kernel) ;;
 '') where=vm; read -ra backends <<<"${BACKENDS:-kernel user}" ;;
 *) echo "usage: demo.sh [user|kernel]" >&2; exit 2 ;;
 esac
-vm_need wrk gcc
+vm_need wrk gcc python3
 [ "$where" = native ] || vm_need qemu-system-x86_64 busybox cpio gzip
 [ -x "$HTTPD" ] || vm_die "no $HTTPD: run make first"
 read -r load _ </proc/loadavg
 mkdir -p "$OUT"
-rm -f "$OUT/tap" "$OUT/console"
+rm -f "$OUT/tap" "$OUT/console" "$OUT"/*.svg "$OUT"/*.json
 make_site "$OUT/site"
 make_client
 if [ "$where" = vm ]; then run_vm "${backends[@]}"; else run_native "${backends[@]}"; fi
@@ -180,4 +201,6 @@ echo
 table
 echo
 remarks "$load"
-verdict "${backends[@]}"
+bad=0
+pictures "${backends[@]}" || bad=1
+verdict "${backends[@]}" && [ $bad = 0 ]

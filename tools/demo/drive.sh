@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 #
 # Runs samples/httpd with each backend named, measures it in two phases, and
-# prints a line for each of them. In the demo's VM (busybox) and natively.
+# prints a line for each of them; then some requests with FIBER_TRACE. In the
+# demo's VM (busybox) and natively.
 #
 #   HTTPD= CLIENT= WRK= LUA= ROOT= PORT= drive.sh BACKEND...
 #
@@ -10,6 +11,8 @@
 # that keep a connection and say nothing (200), CLIENTS of wrk (8). Prints TAP,
 # and per phase, tab separated:
 #   ROW backend load requests errors rate p50 p99 handoffs preemptions returns threads
+# and per backend a trace, gzip in base64:
+#   TRACE backend line
 
 : "${PHASE:=8}" "${PROCESSORS:=2}" "${SPINNERS:=2}" "${READERS:=200}"
 : "${CLIENTS:=8}" "${PORT:=8080}"
@@ -47,6 +50,36 @@ start() {
 	else
 		not_ok "$1: httpd starts: $(cat "$TMP/httpd")"
 		return 1
+	fi
+}
+
+# Apart from what is measured, and short: it is for a picture.
+traced() {
+	FIBER_TRACE=$TMP/trace FIBER_TRACE_EVENTS=4096
+	export FIBER_TRACE FIBER_TRACE_EVENTS
+	start "$1"
+	rc=$?
+	unset FIBER_TRACE FIBER_TRACE_EVENTS
+	[ $rc = 0 ] || return 0
+	i=0 spinners=''
+	while [ $i -lt "$SPINNERS" ]; do
+		get "/spin?ms=1000" >"$TMP/spun$i" &
+		spinners="$spinners $!"
+		i=$((i + 1))
+	done
+	for path in $(paths) $(paths) $(paths); do
+		get "$path" >/dev/null || not_ok "$1: $path while it is traced"
+	done
+	for pid in $spinners; do wait "$pid"; done
+	spinners=''
+	kill -TERM "$server"
+	wait "$server" || not_ok "$1: httpd ends with status $? when it is traced"
+	server=''
+	if [ -s "$TMP/trace" ]; then
+		gzip -c "$TMP/trace" | base64 | sed "s/^/TRACE	$1	/"
+		ok "$1: a trace of $(wc -c <"$TMP/trace") bytes"
+	else
+		not_ok "$1: no trace"
 	fi
 }
 
@@ -176,5 +209,5 @@ one() {
 	server=''
 }
 
-for backend; do one "$backend"; done
+for backend; do one "$backend"; traced "$backend"; done
 exit $failed
