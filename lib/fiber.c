@@ -287,6 +287,7 @@ static __attribute__((noinline)) void
 ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	    const struct fiber_attr *attr)
 {
+	p->idle_passes += !attr;	/* run_child counted a switch */
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	f->err = 0;
@@ -301,15 +302,15 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
 	struct fiber *self = c->cur;
 	struct fb_ctx *me = &self->ctx;
+	bool slow = fb_unlikely(++p->pass >= p->look_at);
 
-	if (fb_unlikely(++p->pass >= p->look_at) && c->locked) {
-		p->idle_passes++;
+	if (slow && c->locked) {
 		ready_child(c, p, f, NULL);
 		return;
 	}
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
-	if (fb_unlikely(p->pass >= p->look_at))
+	if (slow)
 		spawn_look(p, f);
 	FB_WRITE(self->child, f->id);	/* take_parent may look */
 	fb_sched_suspend(c, self);
@@ -440,14 +441,6 @@ int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
 	if (a.stack)	/* nobody would say when it is the program's again */
 		return -EINVAL;
 	return r ? r : spawn_attr(NULL, &a, fb_scope_main, arg, s, fn);
-}
-
-/* ---- what belongs to the thread that runs a fiber ---- */
-
-/* A plain function that no compiler knows: see fiber.h. */
-FB_EXPORT __attribute__((noipa)) int *fiber_errno_location(void)
-{
-	return &errno;
 }
 
 /* ---- what a fiber is called ---- */

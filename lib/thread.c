@@ -81,3 +81,11 @@ struct fb_carrier *fb_thread_in(struct fb_carrier *c, struct fiber *self)
 		fb_times_run(self);
 	return c;
 }
+
+/* ---- for fiber.h's errno ---- */
+
+/* A plain function that no compiler knows: see fiber.h. */
+FB_EXPORT __attribute__((noipa)) int *fiber_errno_location(void)
+{
+	return &errno;
+}
