@@ -62,9 +62,13 @@ RAW := selftests/module/raw.c selftests/module/mix.c selftests/module/tracer.c \
 MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftests/module/*.c)))
 LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c)) \
 	     $(patsubst %.cc,$(BUILD)/%,$(wildcard selftests/lib/*.cc))
+# Unmodified libraries in fibers: those of them that pkg-config finds
+LIBRARIES := getaddrinfo $(shell for p in libcurl libpq sqlite3; do \
+		pkg-config --exists $$p 2>/dev/null && echo $$p; done)
+LIBRARY_TESTS := $(LIBRARIES:%=$(BUILD)/selftests/libraries/%)
 # The module's are static and make raw system calls: not for sanitizers.
 BESIDE := $(BUILD)/selftests/linux/beside $(BUILD)/selftests/fuzz/fuzz
-TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE)) $(LIB_TESTS)
+TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE) $(LIBRARY_TESTS)) $(LIB_TESTS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -220,6 +224,15 @@ $(BUILD)/selftests/lib/%: selftests/lib/%.c $(BUILD)/flags $(LIB)/libfiber.so
 	@mkdir -p $(@D)
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LDFLAGS) \
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB) -lm
+
+# The C library's own is no package.
+of = $(if $(filter-out getaddrinfo,$(2)),$$(pkg-config $(1) $(2)))
+
+$(BUILD)/selftests/libraries/%: selftests/libraries/%.c $(BUILD)/flags $(LIB)/libfiber.so
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) $(call of,--cflags,$*) \
+		-o $@ $< $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib' \
+		$(LINK_LIB) $(call of,--libs,$*)
 
 FUZZ := $(wildcard selftests/fuzz/*.c)
 

@@ -131,6 +131,16 @@ vm_suite() {
 	tally "$log"
 }
 
+# Unmodified libraries, PostgreSQL among them.
+libraries_suite() {
+	local k=$1 log=$LOGS/libraries-$1.log
+	say "libraries $k"
+	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
+	"$HERE/vm/libraries.sh" "$k" >"$log" 2>&1 </dev/null || true
+	grep -aE '^# .* took|^# getaddrinfo|^# no |^ +(ok|not ok|FAIL|skip)' "$log" || true
+	tally "$log"
+}
+
 # What blocks and preemption cost, in exact instruction counts.
 cost_suite() {
 	local k=$1 log=$LOGS/cost-$1.log
@@ -242,6 +252,7 @@ ready_kernels() {
 deps() {
 	local purposes=(build)
 	if has native; then purposes+=(native); fi
+	if has native || has vm; then purposes+=(libraries); fi
 	if needs_kernels || has flavours || has matrix; then purposes+=(vm); fi
 	if has model; then purposes+=(model); fi
 	if has kselftest; then purposes+=(kselftest); fi
@@ -285,6 +296,7 @@ if has vm; then
 		vm_suite "$k" "$backends"
 		backends=kernel
 	done
+	libraries_suite "${kernels[0]}"
 fi
 if has model; then beside model "$HERE/model.sh"; fi
 if has cost; then

@@ -3,8 +3,8 @@
 #
 # Debian packages by purpose: says which are missing, then installs those.
 #
-#   deps.sh PURPOSE...     build, native, vm, model, san, kselftest, debug, demo,
-#                          dkms, bench
+#   deps.sh PURPOSE...     build, native, libraries, vm, model, san, kselftest,
+#                          debug, demo, dkms, bench
 #
 # DEPS=no: install nothing.
 
@@ -14,6 +14,7 @@ packages() {
 	case $1 in
 	build) echo gcc g++ libc6-dev make libdw-dev ;;
 	native) echo curl gdb pkgconf python3 ;;
+	libraries) echo libcurl4-openssl-dev libpq-dev libsqlite3-dev pkgconf ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
@@ -24,7 +25,7 @@ packages() {
 	dkms) echo dkms kmod ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		luajit lua5.4 xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, vm, model, san, kselftest, debug, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, libraries, vm, model, san, kselftest, debug, demo, dkms, bench" >&2
 	   return 1 ;;
 	esac
 }

@@ -94,12 +94,12 @@ static void play(struct scene *s)
 
 /* ---- the commonest scene: a pipe ---- */
 
-static void wake_pipe(struct scene *s)
+helper void wake_pipe(struct scene *s)
 {
 	check_eq(1, write(s->fd[1], "x", 1));
 }
 
-static void block_read(struct scene *s)
+helper void block_read(struct scene *s)
 {
 	char byte = 0;
 

@@ -97,7 +97,7 @@ vm_add_fault_test() {
 # Shared libraries go where the guest's loader looks first.
 vm_add_libraries() {
 	local root=$1 file=$2 needs lib
-	needs=$(LD_LIBRARY_PATH=$VM_CACHE/tools/usr/$VM_LIBDIR \
+	needs=$(LD_LIBRARY_PATH=$VM_CACHE/tools/usr/$VM_LIBDIR:${VM_LIBRARIES:-} \
 		ldd "$file" 2>/dev/null) || return 0	# static
 	case $needs in
 	*'not found'*) vm_die "libraries missing for $file: $needs" ;;

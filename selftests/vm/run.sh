@@ -16,7 +16,8 @@
 #   -f PATH[=TO]      a file or folder to bring along; may be repeated
 #   -t SECONDS        limit for the whole run (300)
 #   -T SECONDS        limit for one program (300)
-#   -backends LIST    run selftests/lib programs once for each ("kernel user")
+#   -backends LIST    run programs of selftests/lib and selftests/libraries once
+#                     for each ("kernel user")
 #   -module FILE      another module than build/modules/KERNEL/fiber.ko
 #   -no-module        insert none
 #   -shell            an interactive shell in place of the tests
@@ -80,7 +81,7 @@ add_one() {
 	name=$(basename "$(dirname "$program")")/$(basename "$program")
 	vm_add_program "$root" "$program" "/tests/$name"
 	case $program in
-	*/selftests/lib/*)
+	*/selftests/lib/* | */selftests/libraries/*)
 		for backend in $backends; do
 			vm_add_test "$root" "${name}[$backend]" \
 				"FIBER_BACKEND=$backend" "/tests/$name"
