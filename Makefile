@@ -42,6 +42,10 @@ ifdef SAN
 override CFLAGS += $(SAN_FLAGS) $(SAN_DEFINE)
 endif
 
+# liburing-dev
+URING := $(if $(wildcard /usr/include/liburing.h),-luring)
+LIB_FLAGS += $(if $(URING),-DFB_URING)
+
 LIB := $(BUILD)/lib
 SO := $(LIB)/libfiber.so.$(SOVERSION)
 LINK_LIB = -L$(LIB) -lfiber -lpthread
@@ -136,7 +140,7 @@ $(BUILD)/obj/lib/once.o: LIB_FLAGS += -fexceptions
 $(SO): $(LIB_OBJ) lib/libfiber.map
 	@mkdir -p $(@D)
 	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) \
-		-Wl,--version-script=lib/libfiber.map -o $@ $(LIB_OBJ) -lpthread
+		-Wl,--version-script=lib/libfiber.map -o $@ $(LIB_OBJ) $(URING) -lpthread
 
 $(LIB)/libfiber.so: $(SO)
 	ln -sf $(<F) $@
@@ -160,7 +164,7 @@ $(LIB)/fiber.pc: FORCE
 		'includedir=$(INCLUDEDIR)' '' 'Name: fiber' \
 		'Description: Plain blocking code in very many fibers' \
 		'Version: $(VERSION)' 'Libs: -L$${libdir} -lfiber' \
-		'Libs.private: -lpthread' \
+		'Libs.private: $(URING) -lpthread' \
 		'Cflags: -I$${includedir} -fstack-clash-protection' >$@
 
 # --- samples, tools, tests ---------------------------------------------------

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ring.h"
 #include "trace.h"
 #include "wait.h"
 
@@ -111,6 +112,8 @@ static bool no_outside_thread(void)
 	ours = (listed < live ? listed : live) + FB_READ(fb_rt.helpers) +
 	       FB_READ(fb_rt.plain_waits);
 	live = fb_os_threads(dl.fd);
+	if (live > ours && fb_ring_on)
+		ours += fb_os_uring_threads();
 	return live && live <= ours;
 }
 

@@ -2,13 +2,19 @@
 /*
  * file.c - calls on files
  *
- * What works on disks says nothing of when it would not block: these are blocking
- * calls, for which the backend gives the processor away. Only what a read finds in
- * the page cache is known not to wait (RWF_NOWAIT).
+ * What works on disks says nothing of when it would not block. So such a call is made
  *
- * Nothing ends such a call but a signal of the kernel backend, which a fiber gets
- * that is cancelled (blocked.c). So a deadline is that of a scope around the call:
- * when it has come, the fiber is cancelled until it has left that.
+ *   by the ring (ring.c)	while the fiber is parked; a deadline or a cancel of
+ *				its wait has the kernel end the call
+ *   or, without one,		as a blocking call, for which the backend gives the
+ *				processor away. Nothing ends it but a signal of the
+ *				kernel backend, which a fiber gets that is cancelled
+ *				(blocked.c). So a deadline is that of a scope around
+ *				the call: when it has come, the fiber is cancelled
+ *				until it has left that.
+ *
+ * Only what a read finds in the page cache, and what some file systems write there, is
+ * known not to wait (RWF_NOWAIT), and done at once.
  *
  * fiber_close waits for the calls that use its number, that of a folder too.
  */
@@ -16,98 +22,121 @@
 #include <sys/stat.h>
 
 #include "iov.h"
+#include "ring.h"
 
 #ifndef RWF_NOWAIT
 #define RWF_NOWAIT	8
 #endif
 
-static long blocking(long nr, long a, long b, long c, long d, long e)
+/* ---- a call ---- */
+
+static long blocking(const struct fb_call *k)
 {
+	long r;
+
+	fiber_blocking_begin();
+	r = fb_sys(k->nr, k->a, k->b, k->c, k->d, k->e);
+	fiber_blocking_end();
+	return r;
+}
+
+/* Both ways a call may end with -EINTR for nothing. */
+static long again(const struct fb_call *k, uint64_t deadline)
+{
+	bool ring = fb_ring_on && fb_current();
 	long r;
 
 	do {
 		if (fiber_cancelled())
 			return -ECANCELED;
-		fiber_blocking_begin();
-		r = fb_sys(nr, a, b, c, d, e);
-		fiber_blocking_end();
+		r = ring ? fb_ring_call(k, deadline) : blocking(k);
 	} while (r == -EINTR);
 	return r;
 }
 
-/* The number a is used meanwhile, if it is one. */
-static long blocking_held(long nr, long a, long b, long c, long d, long e)
-{
-	struct fb_fd *held = fb_fd_get((int)a);
-	long r;
-
-	if (held)
-		fb_fd_hold(held);
-	r = blocking(nr, a, b, c, d, e);
-	if (held)
-		fb_fd_release(held);
-	return r;
-}
-
 /* Plain threads have no scopes where there is no runtime: they are not cancelled. */
-static long call(long nr, long a, long b, long c, long d, long e,
-		 uint64_t deadline)
+static long in_scope(const struct fb_call *k, uint64_t deadline)
 {
 	struct fiber_scope_options o = { .size = sizeof(o),
 					 .deadline = deadline };
 	fiber_scope_t scope;
 	long r;
 
-	if (fiber_cancelled())
-		return -ECANCELED;
-	if (deadline == FB_NEVER)
-		return blocking_held(nr, a, b, c, d, e);
-	if (deadline <= fiber_now())
-		return -ETIMEDOUT;
-	r = fb_current() ? fiber_scope_open(&scope, &o) : -EPERM;
-	if (r == -EPERM)
-		return blocking_held(nr, a, b, c, d, e);
+	if (deadline == FB_NEVER || fb_ring_on || !fb_current())
+		return again(k, deadline);
+	r = fiber_scope_open(&scope, &o);
 	if (r)
-		return r;
-	r = blocking_held(nr, a, b, c, d, e);
+		return r == -EPERM ? again(k, deadline) : r;
+	r = again(k, deadline);
 	fiber_scope_close(&scope);
 	return r != -ECANCELED || fiber_cancelled() ? r : -ETIMEDOUT;
 }
 
+/* The number a is used meanwhile, if it is one. */
+static long call(long nr, long a, long b, long c, long d, long e,
+		 uint64_t deadline)
+{
+	const struct fb_call k = { nr, a, b, c, d, e };
+	struct fb_fd *held = fb_fd_get((int)a);
+	long r;
+
+	if (fiber_cancelled())
+		return -ECANCELED;
+	if (deadline <= fiber_now())
+		return -ETIMEDOUT;
+	if (held)
+		fb_fd_hold(held);
+	r = in_scope(&k, deadline);
+	if (held)
+		fb_fd_release(held);
+	return r;
+}
+
 /* ---- read and write ---- */
 
-/* What is in the page cache. < 0: nothing, or the call itself says why. */
-static long pread_cached(int fd, void *buf, size_t n, off_t at)
+/* What can be had at once, or that it is an error; -EAGAIN: it may wait. */
+static long at_once(long nr, int fd, const void *buf, size_t n, off_t at)
 {
-	struct iovec v = { buf, n < FB_IO_MOST ? n : FB_IO_MOST };
+	struct iovec v = { (void *)(uintptr_t)buf, n };
 	struct fb_fd *e = fb_fd_get(fd);
 	long r;
 
-	if (at < 0 || !n)		/* -1: at the file's own position */
+	if (at < 0)			/* -1: at the file's own position */
 		return -EINVAL;
 	if (e)
 		fb_fd_hold(e);
-	r = fb_sys(SYS_preadv2, fd, &v, 1, at, 0, RWF_NOWAIT);
+	r = fb_sys(nr, fd, &v, 1, at, 0, RWF_NOWAIT);
 	if (e)
 		fb_fd_release(e);
-	return r;
+	return r == -EOPNOTSUPP ? -EAGAIN : r;
+}
+
+/* done: at_once; the rest by the call proper. A read of nothing is the end. */
+static long finish(long nr, long done, int fd, const void *buf, size_t n,
+		   off_t at, uint64_t deadline)
+{
+	long r;
+
+	if (done != -EAGAIN && (done <= 0 || done == (long)n))
+		return done;
+	if (done < 0)
+		done = 0;
+	r = call(nr, fd, (long)buf + done, (long)n - done, at + done, 0,
+		 deadline);
+	return !done ? r : r < 0 ? done : done + r;
 }
 
 FB_EXPORT ssize_t fiber_pread_until(int fd, void *buf, size_t n, off_t at,
 				    uint64_t deadline)
 {
-	long r, rest;
+	long r;
 
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
-	r = pread_cached(fd, buf, n, at);
-	if (r == 0 || r == (long)n)
-		return r;
-	if (r < 0)
-		r = 0;
-	rest = call(SYS_pread64, fd, (long)buf + r, (long)n - r, at + r, 0,
-		    deadline);
-	return !r ? rest : rest < 0 ? r : r + rest;
+	if (n > FB_IO_MOST)
+		n = FB_IO_MOST;
+	r = at_once(SYS_preadv2, fd, buf, n, at);
+	return finish(SYS_pread64, r, fd, buf, n, at, deadline);
 }
 
 FB_EXPORT ssize_t fiber_pread(int fd, void *buf, size_t n, off_t at)
@@ -118,7 +147,16 @@ FB_EXPORT ssize_t fiber_pread(int fd, void *buf, size_t n, off_t at)
 FB_EXPORT ssize_t fiber_pwrite_until(int fd, const void *buf, size_t n, off_t at,
 				     uint64_t deadline)
 {
-	return call(SYS_pwrite64, fd, (long)buf, (long)n, at, 0, deadline);
+	long r = -EAGAIN;
+
+	if (fiber_cancelled())
+		return -ECANCELED;
+	if (n > FB_IO_MOST)
+		n = FB_IO_MOST;
+	/* The ring takes no notice of at where there are no positions. */
+	if (fb_ring_on && deadline > fiber_now())
+		r = at_once(SYS_pwritev2, fd, buf, n, at);
+	return finish(SYS_pwrite64, r, fd, buf, n, at, deadline);
 }
 
 FB_EXPORT ssize_t fiber_pwrite(int fd, const void *buf, size_t n, off_t at)

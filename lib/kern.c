@@ -24,7 +24,6 @@
 #define SLACK_NS	50000
 
 #define DEVICE		"/dev/fiber"
-#define HIGH_FD		512
 #define SHSTK_STATUS	0x5005		/* ARCH_SHSTK_STATUS */
 
 #define SAME(a, fa, b, fb)						\
@@ -161,19 +160,12 @@ static bool shadow_stack(void)
 
 static int open_device(void)
 {
-	int fd = open(DEVICE, O_RDWR | O_CLOEXEC), high, r;
+	int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 
 	if (fd < 0)
 		return -errno;
-	high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
-	if (high < 0)		/* RLIMIT_NOFILE */
-		high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD / 8);
-	if (high < 0)
-		high = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	r = high < 0 ? -errno : 0;
-	close(fd);
-	fb_upcall_fd = high;
-	return r;
+	fb_upcall_fd = fb_os_high(fd);
+	return 0;
 }
 
 static char *map_pages(uint64_t off, size_t n, int prot)

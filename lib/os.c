@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 /* os.c - system calls that the rooms share; errno is kept */
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <stdio.h>
@@ -10,6 +11,9 @@
 #include <unistd.h>
 
 #include "fb.h"
+#include "sys.h"
+
+#define HIGH_FD		512
 
 static int futex(uint32_t *word, int op, uint32_t val, struct timespec *ts)
 {
@@ -85,20 +89,26 @@ char fb_os_thread_state(int tid)
 	return p ? *p : 0;
 }
 
-int fb_os_open_stat(void)
+int fb_os_high(int fd)
 {
-	int err = errno, fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC), high;
+	int r;
 
 	if (fd < 0)
-		goto out;
-	high = fcntl(fd, F_DUPFD_CLOEXEC, 512);
-	if (high >= 0) {
-		close(fd);
-		fd = high;
-	}
-out:
-	errno = err;
-	return fd;
+		return fd;
+	r = (int)fb_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	if (r < 0)			/* RLIMIT_NOFILE */
+		r = (int)fb_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD / 8);
+	if (r < 0)
+		return fd;
+	fb_sys(SYS_close, fd);
+	return r;
+}
+
+int fb_os_open_stat(void)
+{
+	int fd = (int)fb_sys(SYS_open, "/proc/self/stat", O_RDONLY | O_CLOEXEC);
+
+	return fd < 0 ? -1 : fb_os_high(fd);
 }
 
 uint32_t fb_os_threads(int fd)
@@ -117,5 +127,41 @@ uint32_t fb_os_threads(int fd)
 	}
 	for (; p && *p >= '0' && *p <= '9'; p++)
 		n = n * 10 + (uint32_t)(*p - '0');
+	return n;
+}
+
+static bool is_uring_thread(const char *tid)
+{
+	char path[48], name[8];
+	long n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%.20s/comm", tid);
+	fd = (int)fb_sys(SYS_open, path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	n = fb_sys(SYS_read, fd, name, sizeof(name));
+	fb_sys(SYS_close, fd);
+	return n == sizeof(name) && !memcmp(name, "iou-wrk-", sizeof(name));
+}
+
+/* No opendir, which calls malloc: see fb.h. */
+uint32_t fb_os_uring_threads(void)
+{
+	_Alignas(8) char buf[2048];
+	int fd = (int)fb_sys(SYS_open, "/proc/self/task",
+			     O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct dirent64 *d;
+	uint32_t n = 0;
+	long size;
+
+	if (fd < 0)
+		return 0;
+	while ((size = fb_sys(SYS_getdents64, fd, buf, sizeof(buf))) > 0)
+		for (long at = 0; at < size; at += d->d_reclen) {
+			d = (const struct dirent64 *)(buf + at);
+			n += is_uring_thread(d->d_name);
+		}
+	fb_sys(SYS_close, fd);
 	return n;
 }

@@ -11,9 +11,13 @@ void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
 /* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
 char fb_os_thread_state(int tid);
+/* fd, moved out of the way of the numbers a program counts on, if there is room. */
+int fb_os_high(int fd);
 /* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
 int fb_os_open_stat(void);
 /* Threads of this process; 0: not known. */
 uint32_t fb_os_threads(int fd);
+/* Those among them that the kernel has made for io_uring. */
+uint32_t fb_os_uring_threads(void);
 
 #endif

@@ -15,6 +15,7 @@
 
 #include "io.h"
 #include "poller.h"
+#include "ring.h"
 
 #define SOME		32		/* events at a time */
 #define HIGH_FD		100		/* not among those a program counts on */
@@ -27,28 +28,15 @@ enum { OFF, MAKING, ON };
 
 /* ---- the set ---- */
 
-static int high(int fd)
-{
-	int r;
-
-	if (fd < 0)
-		return fd;
-	r = (int)fb_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HIGH_FD);
-	if (r < 0)
-		return fd;		/* RLIMIT_NOFILE */
-	fb_sys(SYS_close, fd);
-	return r;
-}
-
 static int make(void)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = KICK };
 	int r;
 
-	fb_poller.fd = high((int)fb_sys(SYS_epoll_create1, EPOLL_CLOEXEC));
+	fb_poller.fd = fb_os_high((int)fb_sys(SYS_epoll_create1, EPOLL_CLOEXEC));
 	if (fb_poller.fd < 0)
 		return fb_poller.fd;
-	fb_poller.kick = high((int)fb_sys(SYS_eventfd2, 0,
+	fb_poller.kick = fb_os_high((int)fb_sys(SYS_eventfd2, 0,
 					  EFD_CLOEXEC | EFD_NONBLOCK));
 	r = fb_poller.kick;
 	if (r >= 0)
@@ -87,6 +75,7 @@ int fb_poller_start(void)
 /* No carrier runs any more. */
 void fb_poller_stop(void)
 {
+	fb_ring_stop();
 	if (fb_poller.on == ON) {
 		fb_sys(SYS_close, fb_poller.kick);
 		fb_sys(SYS_close, fb_poller.fd);
@@ -99,22 +88,35 @@ void fb_poller_fork_child(void)
 {
 	fb_poller.on = OFF;
 	fb_poller.wanted = 0;
+	fb_ring_fork_child();
 	fb_fd_forget_all();
+}
+
+/* One of the words, or nothing. */
+static bool is_way(const char *want)
+{
+	return !*want || !strcmp(want, "uring") || !strcmp(want, "epoll") ||
+	       !strcmp(want, "plain");
 }
 
 int fb_poller_init(void)
 {
 	const char *want = getenv("FIBER_IO");
 
-	if (want && *want && strcmp(want, "epoll") && strcmp(want, "plain")) {
-		fb_say("FIBER_IO=%s: epoll or plain is wanted", want);
+	if (!want)
+		want = "";
+	if (!is_way(want)) {
+		fb_say("FIBER_IO=%s: uring, epoll or plain is wanted", want);
 		return -EINVAL;
 	}
-	fb_poller.wanted = !want || strcmp(want, "plain");
+	fb_poller.wanted = strcmp(want, "plain") != 0;
 	fb_poller.waiting = 0;
 	fb_rt.pollers = 0;
 	if (fb_poller.wanted)
 		fb_rt.features |= FIBER_FEATURE_IO_EPOLL;
+	/* Where there is none, files are as with epoll. */
+	if (!strcmp(want, "uring") && !fb_ring_start())
+		fb_rt.features |= FIBER_FEATURE_IO_URING;
 	return 0;
 }
 
@@ -227,7 +229,8 @@ bool fb_poller_look(struct fb_processor *p, uint64_t now)
 	struct epoll_event ev[8];
 	int n;
 
-	if (FB_READ(fb_poller.on) != ON)
+	/* Pairs with the release in fb_poller_start. */
+	if (FB_ACQUIRE(fb_poller.on) != ON)
 		return false;
 	if (now != FB_NEVER) {
 		if (now - p->polled_at < LOOK_NS)
@@ -285,6 +288,9 @@ struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline)
 	uint64_t count;
 	int n = 0;
 
+	/* Somebody waits, so it is on. Pairs with the release in fb_poller_start. */
+	if (FB_ACQUIRE(fb_poller.on) != ON)
+		return c->proc;
 	/* Full barrier. Pairs with the publisher's: see io.c. */
 	__atomic_fetch_add(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
 	if (any_work(c->kept)) {

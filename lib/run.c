@@ -20,6 +20,7 @@
 
 #include "blocked.h"
 #include "poller.h"
+#include "ring.h"
 #include "task.h"
 #include "trace.h"
 #include "user.h"
@@ -269,10 +270,11 @@ static void describe(void)
 	uint64_t f = fb_rt.features;
 
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s",
+		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s",
 		 fb_rt.backend->name, fb_rt.nproc,
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
 		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
+		 f & FIBER_FEATURE_IO_URING ? ", of files by io_uring" : "",
 		 f & FIBER_FEATURE_EXACT ? "" :
 		 "; blocking calls are noticed within milliseconds, not at once",
 		 f & FIBER_FEATURE_HANDOFF ? "" : "; no handoff",
@@ -402,6 +404,7 @@ static int start(const struct fiber_config *cfg)
 static void stop(void)
 {
 	fb_blocked_stop();
+	fb_ring_stop();
 	fb_carrier_stop();
 	take_down();
 	fb_rt.features = 0;

@@ -90,7 +90,7 @@ vanish() {
 }
 
 echo "TAP version 13"
-for FIBER_IO in epoll plain; do
+for FIBER_IO in uring epoll plain; do
 	export FIBER_IO
 	start -l 5 || { same "$FIBER_IO: starts" yes no; continue; }
 	same "$FIBER_IO: a line" hello "$(say hello)"

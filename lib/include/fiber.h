@@ -113,6 +113,7 @@ int fiber_fini(void);
 #define FIBER_FEATURE_GUARD	  (1ULL << 5)	/* stacks have a guard page (but see fiber_attr) */
 #define FIBER_FEATURE_CANARY	  (1ULL << 6)	/* no more guard pages: some stacks are checked at each switch */
 #define FIBER_FEATURE_IO_EPOLL	  (1ULL << 7)	/* waits for I/O by epoll (else: in blocking calls) */
+#define FIBER_FEATURE_IO_URING	  (1ULL << 8)	/* calls on files by io_uring (else: blocking calls) */
 #define FIBER_FEATURE_CANCEL_BLOCKED (1ULL << 16) /* cancelled: blocking calls fail with EINTR */
 uint64_t fiber_features(void);
 /* A printable line: backend, processors, what is weaker and why. Static. */

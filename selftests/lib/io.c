@@ -26,7 +26,7 @@ FIXTURE_SETUP(io)
 }
 FIXTURE_TEARDOWN(io) {}
 FIXTURE_VARIANT_ADD(io, epoll) { "epoll", 1, 0 };
-FIXTURE_VARIANT_ADD(io, epoll_two) { "epoll", 2, 100 * US };
+FIXTURE_VARIANT_ADD(io, uring_two) { "uring", 2, 100 * US };
 FIXTURE_VARIANT_ADD(io, plain) { "plain", 2, 0 };
 
 #define RUN(fn, arg) \

@@ -2,6 +2,9 @@
 /* Files and children: what the table of io_twins.c does not show. */
 #include "common.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -17,8 +20,9 @@ FIXTURE_SETUP(file)
 }
 FIXTURE_TEARDOWN(file) {}
 FIXTURE_VARIANT_ADD(file, epoll) { "epoll", 1, 0 };
-FIXTURE_VARIANT_ADD(file, epoll_two) { "epoll", 2, 100 * US };
 FIXTURE_VARIANT_ADD(file, plain) { "plain", 2, 0 };
+FIXTURE_VARIANT_ADD(file, uring) { "uring", 1, 0 };
+FIXTURE_VARIANT_ADD(file, uring_two) { "uring", 2, 100 * US };
 
 #define RUN(fn, arg) \
 	ASSERT_EQ(0, with_runtime(variant->processors, variant->quantum, fn, arg)); \
@@ -208,6 +212,8 @@ TEST_F(file, blocks_are_written_and_read)
 
 /* ---- calls that last: the open of a FIFO, until its other end is opened ---- */
 
+enum { MANY = 24 };		/* more than workers by default */
+
 static char folder[] = "/tmp/fiber-io-file-XXXXXX";
 static int dir = -1;
 static atomic_int opened, closed;
@@ -285,6 +291,55 @@ TEST_F(file, open_blocks_one_fiber)
 	RUN(fifo, NULL);
 }
 
+/* ---- both ends of many: no call keeps the one it waits for from being made ---- */
+
+static void *opens_one(void *arg)
+{
+	long i = (long)arg;
+	char name[32], c = (char)i;
+	int fd;
+
+	snprintf(name, sizeof(name), "%ld", i / 2);
+	fd = fiber_openat(dir, name, i % 2 ? O_WRONLY : O_RDONLY, 0);
+	check(fd >= 0);
+	if (i % 2)
+		check_eq(1, fiber_write(fd, &c, 1));
+	else
+		check_eq(1, fiber_read(fd, &c, 1));
+	check_eq(i | 1, c);
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+static void *all_ends(void *arg)
+{
+	fiber_t *f[2 * MANY];
+	char name[64];
+
+	make_fifo();
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		check_eq(0, mkfifoat(dir, name, 0600));
+		f[i] = spawn(opens_one, (void *)(2L * i));
+	}
+	for (int i = 0; i < MANY; i++)
+		f[MANY + i] = spawn(opens_one, (void *)(2L * i + 1));
+	for (int i = 0; i < 2 * MANY; i++)
+		join(f[i]);
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		check_eq(0, unlinkat(dir, name, 0));
+	}
+	check_eq(0, fiber_close(dir));
+	remove_fifo();
+	return arg;
+}
+
+TEST_F(file, both_ends_of_many_are_opened)
+{
+	RUN(all_ends, NULL);
+}
+
 static int opens_in_vain(void *arg)
 {
 	check_eq(-ECANCELED, fiber_openat(dir, "fifo", O_RDONLY, 0));
@@ -302,7 +357,8 @@ static void *opens_end(void *arg)
 	check(fiber_now() >= t);
 	check_eq(0, fiber_cancelled());
 	check_eq(0, fiber_scope_open(&scope, NULL));
-	check_eq(0, fiber_scope_spawn(&scope, opens_in_vain, NULL));
+	for (int i = 0; i < MANY; i++)
+		check_eq(0, fiber_scope_spawn(&scope, opens_in_vain, NULL));
 	check_eq(0, fiber_sleep(MS));
 	fiber_scope_cancel(&scope, -EIO);
 	check_eq(-EIO, fiber_scope_close(&scope));
@@ -313,7 +369,8 @@ static void *opens_end(void *arg)
 
 static void *opens_end_if(void *arg)
 {
-	if (fiber_features() & FIBER_FEATURE_CANCEL_BLOCKED)
+	if (fiber_features() &
+	    (FIBER_FEATURE_CANCEL_BLOCKED | FIBER_FEATURE_IO_URING))
 		return opens_end(arg);
 	printf("# nothing ends the open of a FIFO here\n");
 	return arg;
@@ -322,6 +379,91 @@ static void *opens_end_if(void *arg)
 TEST_F(file, deadline_and_cancel_end_an_open)
 {
 	RUN(opens_end_if, NULL);
+}
+
+/* ---- while carriers are blocked ---- */
+
+static void *blocks(void *arg)
+{
+	char c;
+
+	while (read(((int *)arg)[0], &c, 1) < 0 && errno == EINTR)
+		;
+	return NULL;
+}
+
+static int make_file(void)
+{
+	char name[] = "/tmp/fiber-io-XXXXXX";
+	int fd = mkstemp(name);
+
+	check(fd >= 0);
+	check_eq(0, unlink(name));
+	return fd;
+}
+
+static void *beside_blocked(void *arg)
+{
+	fiber_t *f[4];
+	struct statx st;
+	int p[2], fd = make_file();
+	char b[4] = "abc";
+
+	check_eq(0, pipe(p));
+	for (int i = 0; i < 4; i++)
+		f[i] = spawn(blocks, p);
+	for (int i = 0; i < 10; i++) {
+		check_eq(4, fiber_pwrite(fd, b, 4, i));
+		check_eq(0, fiber_fdatasync(fd));
+		check_eq(0, fiber_statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st));
+		check_eq(4 + i, st.stx_size);
+	}
+	check_eq(4, write(p[1], b, 4));
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+	close(p[0]);
+	close(p[1]);
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+TEST_F(file, done_while_carriers_are_blocked)
+{
+	RUN(beside_blocked, NULL);
+}
+
+/* ---- a buffer is the caller's when a call has returned ---- */
+
+static void *in_no_time(void *arg)
+{
+	int fd = make_file(), late = 0;
+	char b[64], all[64 * 64];
+	long r;
+
+	for (int i = 0; i < 200; i++) {
+		memset(b, 1, sizeof(b));
+		r = fiber_pwrite_until(fd, b, sizeof(b), i % 64 * 64,
+				       fiber_now() + (uint64_t)i % 50 * 4 * US);
+		memset(b, 2, sizeof(b));
+		if (r == -ETIMEDOUT)
+			late++;
+		else
+			check_eq(64, r);
+		r = fiber_fdatasync_until(fd, fiber_now() + (uint64_t)i % 20 * US);
+		check(r == 0 || r == -ETIMEDOUT);
+	}
+	check_eq(0, fiber_fsync(fd));
+	r = fiber_pread(fd, all, sizeof(all), 0);
+	check(r >= 0);
+	check(!memchr(all, 2, (size_t)r));
+	printf("# %d of 200 too late\n", late);
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+TEST_F(file, buffers_are_let_go)
+{
+	RUN(in_no_time, NULL);
 }
 
 /* ---- cancelled, too late ---- */
@@ -372,7 +514,7 @@ static void *too_late(void *arg)
 	check_eq(0, st.stx_mask);
 	check_eq(0, fiber_statx_until(0, "/", 0, STATX_MODE, &st, past + 1000 * SEC));
 	check_eq(-ETIMEDOUT, fiber_pwrite_until(9999, &c, 1, 0, past));
-	check_eq(-ETIMEDOUT, fiber_pread_until(9999, &c, 1, 0, past));
+	check_eq(-EBADF, fiber_pread_until(9999, &c, 1, 0, past));
 	check_eq(-EBADF, fiber_pread_until(9999, &c, 1, 0, past + 1000 * SEC));
 	check_eq(-ETIMEDOUT, fiber_fsync_until(9999, past));
 	check_eq(-ETIMEDOUT, fiber_fdatasync_until(9999, 0));
@@ -388,6 +530,81 @@ TEST_F(file, too_late_is_not_begun)
 {
 	RUN(too_late, NULL);
 	too_late(NULL);			/* a plain thread */
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- which way ---- */
+
+static bool there_is_a_ring(void)
+{
+	char params[120] = { 0 };
+	long fd = syscall(SYS_io_uring_setup, 1, params);
+
+	if (fd >= 0)
+		close((int)fd);
+	return fd >= 0;
+}
+
+/* A child of a fork has no part in the ring, and needs none. */
+static void *in_a_child(void *arg)
+{
+	struct statx st;
+	int fd = make_file(), status;
+	pid_t pid;
+
+	check_eq(1, fiber_pwrite(fd, "x", 1, 0));
+	pid = fork();
+	if (!pid)
+		_exit(fiber_pwrite(fd, "yz", 2, 1) == 2 && !fiber_fsync(fd) &&
+		      !fiber_statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &st) &&
+		      st.stx_size == 3 ? 0 : 1);
+	check_eq(pid, fiber_waitpid(pid, &status, 0));
+	check_eq(0, status);
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+static void *shows(void *arg)
+{
+	bool on = fiber_features() & FIBER_FEATURE_IO_URING;
+
+	check_eq((long)arg, on);
+	check_eq((long)arg, strstr(fiber_backend(), "io_uring") != NULL);
+	return in_a_child(NULL);
+}
+
+TEST_F(file, says_which_way)
+{
+	bool ring = there_is_a_ring() && !strcmp(variant->io, "uring");
+
+#if __has_include(<liburing.h>)
+	RUN(shows, (void *)(long)ring);
+#else
+	(void)ring;
+	RUN(shows, NULL);
+#endif
+}
+
+static bool forbid_rings(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { sizeof(code) / sizeof(code[0]), code };
+
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog);
+}
+
+TEST(a_forbidden_ring_is_done_without)
+{
+	setenv("FIBER_IO", "uring", 1);
+	ASSERT_TRUE(forbid_rings());
+	ASSERT_EQ(0, with_runtime(2, 0, shows, NULL));
+	ASSERT_EQ(0, with_runtime(2, 0, files, NULL));
 	EXPECT_EQ(0, failures);
 }
 

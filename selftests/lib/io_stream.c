@@ -18,7 +18,7 @@ FIXTURE_SETUP(stream)
 }
 FIXTURE_TEARDOWN(stream) {}
 FIXTURE_VARIANT_ADD(stream, epoll) { "epoll", 1, 0 };
-FIXTURE_VARIANT_ADD(stream, epoll_two) { "epoll", 2, 100 * US };
+FIXTURE_VARIANT_ADD(stream, uring_two) { "uring", 2, 100 * US };
 FIXTURE_VARIANT_ADD(stream, plain) { "plain", 2, 0 };
 
 #define RUN(fn, arg) \

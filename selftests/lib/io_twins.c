@@ -677,8 +677,8 @@ FIXTURE_VARIANT(twin) {
 	unsigned int processors;
 };
 FIXTURE_VARIANT_ADD(twin, epoll) { "epoll", 1 };
-FIXTURE_VARIANT_ADD(twin, epoll_two) { "epoll", 2 };
 FIXTURE_VARIANT_ADD(twin, plain) { "plain", 1 };
+FIXTURE_VARIANT_ADD(twin, uring_two) { "uring", 2 };
 FIXTURE_VARIANT_ADD(twin, thread) { "epoll", 0 };
 
 TEST_F(twin, does_what_the_plain_call_does)

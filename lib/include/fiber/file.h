@@ -6,15 +6,16 @@
  * result is a negative errno value for an error. What a disk is asked for ends when
  * the kernel lets it end: so a call that is cancelled (-ECANCELED) or whose deadline
  * has come (-ETIMEDOUT; CLOCK_MONOTONIC in ns) before it began does nothing, and one
- * that is under way is interrupted where fiber_features() has
- * FIBER_FEATURE_CANCEL_BLOCKED and the file system allows it (a FIFO, a network), and
- * else goes on. No -EINTR. Any thread; a plain thread's call has no deadline once it
+ * that is under way is interrupted where fiber_features() has FIBER_FEATURE_IO_URING
+ * or FIBER_FEATURE_CANCEL_BLOCKED and the file system allows it (a FIFO, a network),
+ * and else goes on. No -EINTR. Any thread; a plain thread's call has no deadline once it
  * has begun. Buffers are the caller's again when a call has returned.
  */
+#include <fiber.h>
+
 #ifndef FIBER_FILE_H
 #define FIBER_FILE_H
 
-#include <stdint.h>
 #include <sys/types.h>
 
 #ifdef __cplusplus
