@@ -202,6 +202,8 @@ static bool wake_with_token(void)
 		fb_poller_kick();
 		return true;
 	}
+	if (fb_unlikely(fb_tr.on))
+		FB_WRITE(fb_tr.wake_at, fiber_now());
 	if (fb_rt.backend->wake() == 1)
 		return true;
 	/*

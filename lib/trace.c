@@ -73,6 +73,8 @@ static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
 	e->tid = (uint32_t)tid;
 	e->kind = (uint8_t)kind;
 	e->why = (uint8_t)why;
+	if (fb_tr.stats)
+		fb_stats_event(r, e);
 	FB_RELEASE(r->n, r->n + 1);	/* Pairs with ring_json. */
 }
 
@@ -276,7 +278,9 @@ static void write_once(void)
 	if (__atomic_exchange_n(&fb_tr.written, 1, __ATOMIC_RELAXED))
 		return;
 	fb_tr.ended = fiber_now();
-	r = fb_trace_write();
+	if (fb_tr.stats)
+		fb_stats_print();
+	r = fb_tr.path[0] ? fb_trace_write() : 0;
 	if (r)
 		fb_say("FIBER_TRACE: %s is not whole: %s", fb_tr.path,
 		       strerror(-r));
@@ -357,14 +361,16 @@ static void switch_on(uint64_t cost)
 		fb_rt.proc[i].trace = &fb_tr.ring[i];
 	fb_tr.pid = getpid();
 	fb_tr.stopped = fb_tr.written = 0;
+	fb_stats_start();
 	fb_tr.on = true;
 	FB_WRITE(fb_upcall_trace, 1);
 }
 
 
+/* path NULL: nothing is to be kept, only counted. */
 static int start(const char *path)
 {
-	uint64_t events = EVENTS, cost = COST;
+	uint64_t events = path ? EVENTS : MIN_EVENTS, cost = COST;
 	static bool watched;
 	int r;
 
@@ -373,7 +379,8 @@ static int start(const char *path)
 		r = fb_env_number("FIBER_TRACE_COST", 1, 100, &cost);
 	if (r < 0)
 		return r;
-	r = full_path(path);
+	fb_tr.path[0] = 0;
+	r = path ? full_path(path) : 0;
 	if (r) {
 		fb_say("FIBER_TRACE=%s: cannot be written: %s", path,
 		       strerror(-r));
@@ -394,11 +401,15 @@ static int start(const char *path)
 int fb_trace_start(void)
 {
 	const char *path = secure_getenv("FIBER_TRACE");
-	int err = errno, r = 0;
+	uint64_t stats = 0;
+	int err = errno, r = fb_env_number("FIBER_STATS", 0, 1, &stats);
 
 	fb_tr.on = false;
-	if (path && *path)
-		r = start(path);
+	fb_tr.stats = stats;
+	if (path && !*path)
+		path = NULL;
+	if (r >= 0)
+		r = path || stats ? start(path) : 0;
 	errno = err;
 	return r;
 }

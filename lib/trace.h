@@ -39,6 +39,10 @@ struct fb_trace_event {
 };
 _Static_assert(sizeof(struct fb_trace_event) == FB_LINE, "one line an event");
 
+/* What FIBER_STATS counts, by powers of two ns: see trace_stats.c. */
+enum { FB_HIST_READY, FB_HIST_WAKE, FB_HIST_HANDOFF, FB_HISTS };
+#define FB_BUCKETS	40
+
 /* What one processor recorded; [nproc]: what plain threads did. */
 struct fb_tring {
 	struct fb_trace_event *event;
@@ -47,10 +51,12 @@ struct fb_tring {
 	uint32_t left;			/* of the window */
 	uint32_t clock;			/* p->clock at the last look */
 	struct fb_carrier *owner;	/* who arrived last */
+	uint64_t left_at;		/* when one left it; 0: it is owned */
+	uint64_t hist[FB_HISTS][FB_BUCKETS];
 };
 
 struct fb_trace {
-	bool on;
+	bool on, stats;
 	uint32_t mask;			/* events a ring keeps, minus 1 */
 	uint64_t pace;			/* ns from one event to the next, at least */
 	struct fb_tring *ring;		/* [nproc + 1] */
@@ -60,7 +66,8 @@ struct fb_trace {
 	uint32_t stopped;		/* atomic: nothing is recorded any more */
 	uint32_t written;		/* atomic: or being written */
 	uint64_t ended;			/* when it was stopped */
-	char path[4096];
+	uint64_t wake_at;		/* atomic: a spare is woken; or 0 */
+	char path[4096];		/* empty: FIBER_STATS alone */
 };
 
 extern struct fb_trace fb_tr __attribute__((visibility("hidden")));
@@ -93,6 +100,12 @@ void fb_trace_arrive(struct fb_carrier *c, int event, bool back);
 void fb_trace_moved(struct fb_carrier *c);
 /* Any thread. */
 void fb_trace_ready_global(struct fiber *f);
+
+/* ---- trace_stats.c ---- */
+void fb_stats_start(void);
+/* Whoever writes r. */
+void fb_stats_event(struct fb_tring *r, const struct fb_trace_event *e);
+void fb_stats_print(void);
 
 /* ---- trace_json.c ---- */
 /* To fb_tr.path: 0, or the error. Takes no memory; in a signal handler too. */

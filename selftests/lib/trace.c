@@ -301,6 +301,49 @@ TEST(what_is_wrong_is_told_at_the_start)
 	EXPECT_EQ(-1, size_of(path));
 }
 
+/* ---- counts ---- */
+
+static void *both(void *arg)
+{
+	receives(arg);
+	if (fiber_features() & FIBER_FEATURE_PREEMPT)
+		sees_a_preemption(arg);
+	return NULL;
+}
+
+/* The number behind this word; -1: it is not there. */
+static long said(const char *word)
+{
+	const char *at = strstr(text, word);
+
+	return at ? atol(at + strlen(word)) : -1;
+}
+
+TEST(how_long_the_scheduler_lets_wait)
+{
+	int status = 0;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), "/tmp/fiber-stats.%d", (int)getpid());
+	pid = fork();
+	if (!pid) {
+		setenv("FIBER_STATS", "1", 1);
+		if (!freopen(path, "w", stderr))
+			_exit(9);
+		_exit(with_runtime(1, 1 * MS, both, NULL) ? 8 : 7);
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	ASSERT_TRUE(read_file(path));
+	EXPECT_LE(500, said("fiber: ready to run: "));
+	EXPECT_LE(1, said(" seen, half below "));
+	EXPECT_NE(NULL, strstr(text, "fiber: wake: "));
+	EXPECT_NE(NULL, strstr(text, "fiber: handoff: "));
+	setenv("FIBER_STATS", "maybe", 1);
+	EXPECT_EQ(-EINVAL, fiber_init(NULL));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- ends ---- */
 
 static void *exits(void *arg)
