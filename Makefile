@@ -70,9 +70,11 @@ LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c)) \
 LIBRARIES := getaddrinfo $(shell for p in libcurl libpq sqlite3; do \
 		pkg-config --exists $$p 2>/dev/null && echo $$p; done)
 LIBRARY_TESTS := $(LIBRARIES:%=$(BUILD)/selftests/libraries/%)
+# The other end of servers, for the scripts that test them.
+PEER := $(BUILD)/selftests/net/peer
 # The module's are static and make raw system calls: not for sanitizers.
 BESIDE := $(BUILD)/selftests/linux/beside $(BUILD)/selftests/fuzz/fuzz
-TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE) $(LIBRARY_TESTS)) $(LIB_TESTS)
+TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE) $(LIBRARY_TESTS) $(PEER)) $(LIB_TESTS)
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -252,6 +254,10 @@ $(BUILD)/selftests/linux/%: selftests/linux/%.c $(BUILD)/flags $(LIB)/libfiber.s
 	@mkdir -p $(@D)
 	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) \
 		-Wl,-rpath,'$$ORIGIN/../../lib' $(LINK_LIB)
+
+$(PEER): selftests/net/peer.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(TEST_FLAGS) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) -lpthread
 
 # 2 KiB of stack are not enough for the dynamic linker's late binding.
 $(BUILD)/selftests/lib/stack $(BUILD)/selftests/lib/walk: override LDFLAGS += -Wl,-z,now

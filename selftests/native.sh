@@ -4,7 +4,7 @@
 # Library tests on this machine, with the user backend.
 #
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
-#                             chat.sh, crawl.sh, examples.sh, gdb.sh,
+#                             chat.sh, crawl.sh, proxy.sh, examples.sh, gdb.sh,
 #                             fiberctl.sh, install.sh, timeline.sh,
 #                             libraries.sh
 #
@@ -33,6 +33,7 @@ run_one() {
 if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
 		"$HERE/echo.sh" "$HERE/chat.sh" "$HERE/crawl.sh" \
+		"$HERE/proxy.sh" \
 		"$HERE/examples.sh" "$HERE/gdb.sh" \
 		"$HERE/fiberctl.sh" "$HERE/install.sh" \
 		"$HERE/timeline.sh" "$HERE/libraries.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)

@@ -50,6 +50,13 @@ static size_t head_length(const struct conn *c)
 	return 0;
 }
 
+void conn_relax(struct conn *c)
+{
+	if (c->rushed)
+		set_timeout(c->fd, SO_RCVTIMEO, srv.timeout);
+	c->rushed = false;
+}
+
 static void drop(struct conn *c, size_t n)
 {
 	memmove(c->buf, c->buf + n, c->len - n);
@@ -96,10 +103,7 @@ static ssize_t read_head(struct conn *c)
 	time_t deadline = now_s() + srv.timeout;
 	size_t n;
 
-	if (c->rushed) {
-		set_timeout(c->fd, SO_RCVTIMEO, srv.timeout);
-		c->rushed = false;
-	}
+	conn_relax(c);
 	for (drop_empty_lines(c); !(n = head_length(c)); drop_empty_lines(c)) {
 		bool first = c->len == 0;
 		int status = fill(c, deadline);
@@ -129,12 +133,13 @@ static bool answer_one(struct conn *c)
 		return false;
 	atomic_fetch_add(&srv.busy, 1);
 	if (n < 0) {
-		memset(&c->rq, 0, sizeof(c->rq));
+		memset(&c->rq, 0, offsetof(struct request, fields));
 		r = refuse(c, (int)-n);
 	} else {
 		status = request_parse(&c->rq, c->buf, (size_t)n);
+		c->taken = (size_t)n;
 		r = status ? refuse(c, status) : serve(c);
-		drop(c, (size_t)n);
+		drop(c, c->taken);
 	}
 	atomic_fetch_add(&srv.served, 1);
 	atomic_fetch_sub(&srv.busy, 1);

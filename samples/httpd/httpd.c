@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later OR MIT */
 /*
- * httpd - a static file server as one would first write it
+ * httpd - a static file server, and a reverse proxy, as one would first write it
  *
  * One fiber accepts; each connection is a fiber that reads, opens and sends
  * with plain blocking calls. There is no event loop and no wrapper: what makes
@@ -43,6 +43,7 @@ static const char usage[] =
 "  -c, --connections N   at most so many at once (default: 4096)\n"
 "  -t, --timeout SECONDS for a silent or slow client (default: 30)\n"
 "  -w, --walk            resolve paths without openat2\n"
+"  -x, --proxy /PATH=HOST:PORT  what is beneath that path comes from there\n"
 "  -h, --help\n"
 "Also answers /stats, /spin?ms=N (a loop without calls) and /sleep?ms=N.\n"
 "SIGTERM or SIGINT ends it. FIBER_BACKEND=kernel or user chooses a backend.\n";
@@ -73,6 +74,14 @@ static int number(const char *what, const char *s, long least, long most)
 	return (int)n;
 }
 
+static void add_proxy(char *arg)
+{
+	const char *wrong = proxy_add(arg);
+
+	if (wrong)
+		die("proxy %s: %s", arg, wrong);
+}
+
 static void parse_options(struct options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -82,13 +91,14 @@ static void parse_options(struct options *o, int argc, char **argv)
 		{ "processors", required_argument, NULL, 'n' },
 		{ "connections", required_argument, NULL, 'c' },
 		{ "timeout", required_argument, NULL, 't' },
+		{ "proxy", required_argument, NULL, 'x' },
 		{ "walk", no_argument, NULL, 'w' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	int opt;
 
-	while ((opt = getopt_long(argc, argv, "r:b:p:n:c:t:wh", longs,
+	while ((opt = getopt_long(argc, argv, "r:b:p:n:c:t:x:wh", longs,
 				  NULL)) != -1) {
 		switch (opt) {
 		case 'r': o->root = optarg; break;
@@ -101,6 +111,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 			  number("connections", optarg, 1, 1000000); break;
 		case 't': srv.timeout =
 			  number("timeout", optarg, 1, 86400); break;
+		case 'x': add_proxy(optarg); break;
 		case 'w': srv.walk = true; break;
 		case 'h': fputs(usage, stdout); exit(0);
 		default: fputs("try httpd --help\n", stderr); exit(2);

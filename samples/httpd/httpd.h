@@ -5,10 +5,12 @@
  * httpd.c starts and accepts; conn.c reads requests off one connection;
  * request.c understands them; reply.c writes answers; serve.c decides what
  * they are; beneath.c opens files and never leaves the root; stats.c counts.
+ * proxy.c passes requests on to other servers, relay.c their bodies.
  */
 #ifndef HTTPD_H
 #define HTTPD_H
 
+#include <fiber.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,6 +22,15 @@ enum {
 	HEAD_MAX = 8192,	/* request line and header fields together */
 	LINE_MAX_LEN = 4096,	/* request line */
 	FIELDS_MAX = 100,
+	UPSTREAMS_MAX = 16,
+};
+
+/* Where requests for paths beneath prefix go. */
+struct upstream {
+	const char *prefix, *name;
+	size_t prefix_len;
+	struct sockaddr_storage addr;
+	socklen_t addr_len;
 };
 
 struct server {
@@ -30,6 +41,8 @@ struct server {
 	int max_conns;
 	bool walk;		/* resolve paths without openat2 */
 	uint64_t ticks_per_ms;	/* of the CPU's counter, see spin() */
+	struct upstream upstreams[UPSTREAMS_MAX];
+	int upstream_count;
 
 	/* written by any fiber */
 	atomic_bool stopping;
@@ -39,6 +52,10 @@ struct server {
 	atomic_ullong accepted;
 };
 extern struct server srv;
+
+struct field {
+	const char *name, *value;
+};
 
 /* A request; every pointer leads into the connection's buffer. */
 struct request {
@@ -50,12 +67,19 @@ struct request {
 	const char *range, *if_range, *if_modified_since;
 	bool if_none_match;
 	int hosts;
+	bool body;		/* one is announced */
+	const char *method;
+	const struct upstream *upstream;	/* NULL: it is ours to answer */
+	int field_count;
+	struct field fields[FIELDS_MAX];
+	char target[LINE_MAX_LEN + 1];		/* as it came, if upstream is set */
 };
 
 struct conn {
 	int fd;
 	struct request rq;
 	size_t len;		/* bytes in buf */
+	size_t taken;		/* of them, of the request being answered */
 	bool rushed;		/* SO_RCVTIMEO is less than srv.timeout */
 	char buf[HEAD_MAX + 1];
 };
@@ -76,9 +100,14 @@ struct reply {
 
 /* conn.c: a fiber's whole life; arg is the descriptor, as a pointer */
 void *conn_main(void *arg);
+/* Before a body is read, after a head that may have come in a rush. */
+void conn_relax(struct conn *c);
 
 /* request.c: 0 or the HTTP status that refuses it; head is changed in place */
 int request_parse(struct request *rq, char *head, size_t len);
+bool is_token(const char *s);
+/* Is the word in a list with commas? */
+bool list_has(const char *list, const char *word);
 /* Seconds since 1970 of an HTTP date; -1: not one */
 time_t http_date_parse(const char *s);
 
@@ -87,7 +116,18 @@ int beneath_open(const char *path);
 /* Does this kernel have openat2, and are we allowed to call it? */
 bool beneath_has_openat2(void);
 
-/* reply.c: 0 or -1: the connection is of no use any more */
+/* Text that grows in a buffer; full: there was more than fits. */
+struct out {
+	char *buf;
+	size_t size, len;
+	bool full;
+};
+void put(struct out *o, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* reply.c: what a status is called */
+const char *reply_reason(int status);
+/* 0 or -1: the connection is of no use any more */
 int reply_head(struct conn *c, const struct reply *r, bool more);
 int reply_text(struct conn *c, int status, const char *text);
 /* As reply_head, and a line that says the status. */
@@ -97,6 +137,23 @@ int reply_file(struct conn *c, int fd, off_t from, off_t length);
 /* serve.c: answers c->rq; 0 or -1 as above */
 int serve(struct conn *c);
 void spin_calibrate(void);
+
+/* proxy.c: "/prefix=host:port", at the start; 0, or what is wrong with it */
+const char *proxy_add(char *arg);
+/* Whose path this is, or NULL */
+const struct upstream *proxy_find(const char *path);
+/* Has the upstream answer c->rq; 0 or -1 as above */
+int proxy(struct conn *c);
+
+/* relay.c: how long a body is */
+struct framing {
+	bool chunked;
+	long long length;	/* -1: to the end, else bytes */
+};
+/* Copies a body; 0, or which side failed. No side may be silent for srv.timeout. */
+enum { RELAY_FROM = -1, RELAY_TO = -2 };
+int relay(struct fiber_reader *from, int to, const struct framing *f);
+uint64_t relay_deadline(void);
 
 /* stats.c: counters as "name: value" lines; how many bytes */
 size_t stats_print(char *buf, size_t size);

@@ -21,13 +21,7 @@ enum {
 	OUT_MAX = 4096,		/* the head of an answer */
 };
 
-struct out {
-	size_t len;
-	bool full;
-	char buf[OUT_MAX];
-};
-
-static const char *reason(int status)
+const char *reply_reason(int status)
 {
 	static const struct {
 		int status;
@@ -47,7 +41,9 @@ static const char *reason(int status)
 		{ 431, "Request Header Fields Too Large" },
 		{ 500, "Internal Server Error" },
 		{ 501, "Not Implemented" },
+		{ 502, "Bad Gateway" },
 		{ 503, "Service Unavailable" },
+		{ 504, "Gateway Timeout" },
 		{ 505, "HTTP Version Not Supported" },
 	};
 
@@ -57,10 +53,9 @@ static const char *reason(int status)
 	return "Unknown";
 }
 
-__attribute__((format(printf, 2, 3)))
-static void put(struct out *o, const char *format, ...)
+void put(struct out *o, const char *format, ...)
 {
-	size_t room = sizeof(o->buf) - o->len;
+	size_t room = o->size - o->len;
 	va_list ap;
 	int n;
 
@@ -108,11 +103,12 @@ static int send_all(int fd, const char *buf, size_t len, int flags)
 
 int reply_head(struct conn *c, const struct reply *r, bool more)
 {
-	struct out o = { .len = 0 };
+	char buf[OUT_MAX];
+	struct out o = { .buf = buf, .size = sizeof(buf) };
 
 	if (atomic_load(&srv.stopping))
 		c->rq.keep_alive = false;
-	put(&o, "HTTP/1.1 %d %s\r\n", r->status, reason(r->status));
+	put(&o, "HTTP/1.1 %d %s\r\n", r->status, reply_reason(r->status));
 	put_date(&o, "Date", time(NULL));
 	if (r->type)
 		put(&o, "Content-Type: %s\r\n", r->type);
@@ -159,7 +155,7 @@ int reply_error(struct conn *c, const struct reply *why)
 	struct reply r = *why;
 	char text[64];
 
-	snprintf(text, sizeof(text), "%d %s\n", r.status, reason(r.status));
+	snprintf(text, sizeof(text), "%d %s\n", r.status, reply_reason(r.status));
 	return reply_body(c, &r, text);
 }
 

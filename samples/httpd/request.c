@@ -4,7 +4,8 @@
  *
  * Strict where leniency has been used to smuggle requests: no folded lines, no
  * space before a colon, no control characters, one Host, and a request that
- * announces a body is the last one of its connection (bodies are never read).
+ * announces a body is the last one of its connection (bodies are never read, but
+ * by proxy.c).
  */
 #define _GNU_SOURCE 1
 #include <ctype.h>
@@ -13,7 +14,7 @@
 
 #include "httpd.h"
 
-static bool is_token(const char *s)
+bool is_token(const char *s)
 {
 	if (!*s)
 		return false;
@@ -97,6 +98,8 @@ static int parse_target(struct request *rq, char *target)
 	for (const char *s = target; *s; s++)
 		if ((unsigned char)*s <= ' ' || (unsigned char)*s >= 0x7f)
 			return 400;
+	if (srv.upstream_count)
+		strcpy(rq->target, target);	/* a line is no longer */
 	rq->query = "";
 	mark = strpbrk(target, "?#");
 	if (mark) {
@@ -107,7 +110,10 @@ static int parse_target(struct request *rq, char *target)
 	if (!percent_decode(target))
 		return 400;
 	rq->path = target;
-	return normalize(target) ? 0 : 403;
+	if (!normalize(target))
+		return 403;
+	rq->upstream = proxy_find(target);
+	return 0;
 }
 
 static int parse_method(struct request *rq, const char *m)
@@ -140,7 +146,7 @@ static int parse_version(struct request *rq, const char *v)
 static int parse_request_line(struct request *rq, char *line)
 {
 	char *target, *version;
-	int status;
+	int status, method;
 
 	if (strlen(line) > LINE_MAX_LEN)
 		return 414;
@@ -153,11 +159,16 @@ static int parse_request_line(struct request *rq, char *line)
 	status = parse_version(rq, version);
 	if (status)
 		return status;
-	status = parse_method(rq, line);
-	return status ? status : parse_target(rq, target);
+	rq->method = line;
+	method = parse_method(rq, line);
+	status = parse_target(rq, target);
+	if (!status && rq->upstream && method != 400 &&
+	    strcmp(line, "TRACE") && strcmp(line, "CONNECT"))
+		return 0;	/* others know more methods than we do */
+	return method ? method : status;
 }
 
-static bool list_has(const char *list, const char *word)
+bool list_has(const char *list, const char *word)
 {
 	size_t n = strlen(word);
 
@@ -183,9 +194,9 @@ static int take_field(struct request *rq, const char *name, const char *value)
 		if (!*value || value[strspn(value, "0123456789")])
 			return 400;
 		if (value[strspn(value, "0")])
-			rq->keep_alive = false;
+			rq->body = true;
 	} else if (!strcasecmp(name, "Transfer-Encoding")) {
-		rq->keep_alive = false;
+		rq->body = true;
 	} else if (!strcasecmp(name, "Range")) {
 		rq->range = value;
 	} else if (!strcasecmp(name, "If-Range")) {
@@ -215,6 +226,7 @@ static int parse_field(struct request *rq, char *line)
 	for (const char *s = value; *s; s++)
 		if (((unsigned char)*s < ' ' && *s != '\t') || *s == 0x7f)
 			return 400;
+	rq->fields[rq->field_count++] = (struct field){ line, value };
 	return take_field(rq, line, value);
 }
 
@@ -237,7 +249,7 @@ int request_parse(struct request *rq, char *head, size_t len)
 	char *at = head, *line;
 	int status, fields = 0;
 
-	memset(rq, 0, sizeof(*rq));
+	memset(rq, 0, offsetof(struct request, fields));
 	if (memchr(head, '\0', len))
 		return 400;
 	line = next_line(&at);
@@ -252,7 +264,7 @@ int request_parse(struct request *rq, char *head, size_t len)
 	}
 	if (!status && (rq->hosts > 1 || (!rq->hosts && !rq->http10)))
 		status = 400;
-	if (status && status != 403)
+	if ((status && status != 403) || (rq->body && !rq->upstream))
 		rq->keep_alive = false;
 	return status;
 }

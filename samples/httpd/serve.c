@@ -2,7 +2,7 @@
 /*
  * serve.c - what a request is answered with
  *
- * Files beneath the root, and three paths of our own: /stats, and /spin?ms=N
+ * What belongs to another server, files beneath the root, and three paths of our own: /stats, and /spin?ms=N
  * and /sleep?ms=N, which do to this server what careless code does to any:
  * hold a CPU, and block. Both are written as carelessly as that code.
  */
@@ -307,6 +307,8 @@ int serve(struct conn *c)
 {
 	const char *path = c->rq.path;
 
+	if (c->rq.upstream)
+		return proxy(c);
 	if (!strcmp(path, "/stats"))
 		return serve_stats(c);
 	if (!strcmp(path, "/spin"))
