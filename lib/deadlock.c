@@ -101,16 +101,14 @@ FB_LOOKS static bool all_quiet(void)
 /* Each thread is ours or waits here. None is counted before it is there. */
 static bool no_outside_thread(void)
 {
-	uint32_t listed = 0, live = FB_READ(fb_rt.ncarriers), ours;
+	uint32_t ours = FB_READ(fb_rt.helpers) + FB_READ(fb_rt.plain_waits), live;
 	const struct fb_carrier *c;
 
 	if (dl.mode & ALONE)
 		return true;
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
-		listed++;
-	ours = (listed < live ? listed : live) + FB_READ(fb_rt.helpers) +
-	       FB_READ(fb_rt.plain_waits);
+		ours += FB_READ(c->page) != NULL;	/* it came to attach */
 	live = fb_os_threads(dl.fd);
 	if (live > ours && fb_ring_on)
 		ours += fb_os_uring_threads();
@@ -167,21 +165,21 @@ static void tell(uint64_t n)
 
 /* ---- when to look ---- */
 
-static void look(uint64_t now)
+/* How many are stuck and to be told of. The lock is held. */
+static uint64_t look(uint64_t now)
 {
 	uint64_t n = dl.said ? 0 : stuck();
 
-	if (n)
-		tell(n);
 	dl.said |= n != 0;
 	dl.ns = dl.ns < LAST_NS / 2 ? dl.ns * 2 : LAST_NS;
 	FB_WRITE(dl.at, dl.said ? FB_NEVER : now + dl.ns);
+	return n;
 }
 
 /* Owner of a processor, about to sleep. */
 void fb_deadlock_idle(void)
 {
-	uint64_t now, a;
+	uint64_t now, a, n = 0;
 
 	if (!dl.mode)
 		return;
@@ -192,11 +190,14 @@ void fb_deadlock_idle(void)
 		dl.seen = a;
 		dl.said = false;
 		dl.ns = FIRST_NS;
-		FB_WRITE(dl.at, some_alive() ? now + FIRST_NS : FB_NEVER);
+		FB_WRITE(dl.at, some_alive() ? now + dl.ns : FB_NEVER);
 	} else if (now >= dl.at) {
-		look(now);
+		n = look(now);
 	}
 	fb_unlock(&dl.lock);
+	/* Unlocked: stderr may be a pipe that nobody reads. */
+	if (n)
+		tell(n);
 }
 
 uint64_t fb_deadlock_at(void)
