@@ -9,6 +9,18 @@
  *
  * Closing any descriptor of the file by the process that set it up kills the
  * group: sleepers in an ioctl hold the file, so release() would never come.
+ *
+ * "The process" is its table of descriptors, as it was at SETUP: ->files, which
+ * nobody pins (a table that is pinned is never closed) and nobody follows. That
+ * its address may be used again does no harm: a table is freed when its last
+ * task is gone, and before that each file in it is flushed, ours too, so that
+ * the group is dead by then. It is in there: SETUP looks after it has set
+ * ready_to_use, and kills the group if the descriptor is gone.
+ *
+ *   SETUP                              close, in another thread
+ *     ready_to_use = true                out of the table (under file_lock)
+ *     is it in the table?                flush: ready_to_use?
+ *       (under file_lock)
  */
 #include <linux/fs.h>
 #include <linux/mm.h>
@@ -91,7 +103,7 @@ static int group_flush(struct file *file, fl_owner_t id)
 	struct fiber_group *g = file->private_data;
 	struct fiber_carrier *c = fiber_carrier_current(g);
 
-	/* Pairs with the release in group_setup(), ioctl.c. */
+	/* Pairs with the release in group_setup(), ioctl.c: see the head comment. */
 	if (!smp_load_acquire(&g->ready_to_use))
 		return 0;
 	if (c && current->mm != g->mm)		/* exec closes it */

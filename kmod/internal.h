@@ -216,7 +216,7 @@ struct fiber_arena {
 struct fiber_group {
 	struct kref ref;		/* the file; each carrier */
 	struct mm_struct *mm;		/* pinned by mmgrab, compared only */
-	void *files;			/* the opener's files_struct, compared only */
+	void *files;			/* where SETUP found the file, compared only */
 	struct mutex setup;		/* SETUP, ATTACH, STACKS, TEXT; killable */
 
 	/* constant after SETUP */

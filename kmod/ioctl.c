@@ -6,6 +6,7 @@
  * fails leaves everything as it was; one that reports through its struct undoes
  * what it did if the copy out fails.
  */
+#include <linux/fdtable.h>
 #include <linux/fs.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
@@ -120,7 +121,12 @@ static int setup_memory(struct fiber_group *g)
 	return -ENOMEM;
 }
 
-static int group_setup(struct fiber_group *g, void __user *uarg)
+static int is_file(const void *file, struct file *f, unsigned int fd)
+{
+	return f == file;
+}
+
+static int group_setup(struct fiber_group *g, struct file *file, void __user *uarg)
 {
 	struct fiber_setup_args a;
 	int err;
@@ -161,6 +167,9 @@ static int group_setup(struct fiber_group *g, void __user *uarg)
 	mmgrab(g->mm);
 	/* Pairs with the acquires of ->ready_to_use. */
 	smp_store_release(&g->ready_to_use, true);
+	/* Closed meanwhile, when a flush did nothing yet: see group.c. */
+	if (!iterate_fd(current->files, 0, is_file, file))
+		fiber_handoff_kill(g);
 	return 0;
 }
 
@@ -322,11 +331,13 @@ static int detach(struct fiber_carrier *c)
 }
 
 /* Commands that change what a group is: one at a time. */
-static int ioctl_setup(struct fiber_group *g, unsigned int cmd, void __user *uarg)
+static int ioctl_setup(struct file *file, unsigned int cmd, void __user *uarg)
 {
+	struct fiber_group *g = file->private_data;
+
 	switch (cmd) {
 	case FIBER_IOC_SETUP:
-		return group_setup(g, uarg);
+		return group_setup(g, file, uarg);
 	case FIBER_IOC_ATTACH:
 		return attach(g, uarg);
 	case FIBER_IOC_STACKS:
@@ -395,7 +406,7 @@ long fiber_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	/* The holder may sleep in a page fault for as long as it likes. */
 	if (fiber_may_fail(mutex_lock_killable(&g->setup), -EINTR))
 		return -EINTR;
-	err = ioctl_setup(g, cmd, uarg);
+	err = ioctl_setup(file, cmd, uarg);
 	mutex_unlock(&g->setup);
 	return err;
 }

@@ -6,6 +6,10 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -433,6 +437,78 @@ TEST(close_while_blocked)
 	EXPECT_TRUE(RAW_UNTIL(LOAD(back_again)));
 	pthread_join(t[0], NULL);
 	pthread_join(t[1], NULL);
+}
+
+static void *set_up(void *args)
+{
+	return (void *)(long)raw_ioctl(raw_fd, FIBER_IOC_SETUP, args);
+}
+
+/* A page that is missing until fill() gives it. */
+static int missing_page(void **page)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	*page = mmap(NULL, RAW_PAGE, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	reg.range.start = (uintptr_t)*page;
+	reg.range.len = RAW_PAGE;
+	if (uffd < 0 || ioctl(uffd, UFFDIO_API, &api) ||
+	    ioctl(uffd, UFFDIO_REGISTER, &reg))
+		return -1;
+	return uffd;
+}
+
+static bool fill(int uffd, void *page, const void *content)
+{
+	struct uffdio_copy copy = { .dst = (uintptr_t)page,
+		.src = (uintptr_t)content, .len = RAW_PAGE };
+
+	return !ioctl(uffd, UFFDIO_COPY, &copy);
+}
+
+/*
+ * SETUP sleeps in a fault while another thread closes the descriptor: the group
+ * ends as it would have a moment later. A child has the file still.
+ */
+TEST(close_during_setup)
+{
+	static char content[RAW_PAGE] __attribute__((aligned(RAW_PAGE)));
+	struct raw_options o = {};
+	int uffd, other, fd;
+	void *page, *said;
+	pthread_t t;
+	pid_t pid;
+
+	NEED_MODULE();
+	uffd = missing_page(&page);
+	if (uffd < 0)
+		SKIP(return, "no userfaultfd: %s", strerror(errno));
+	raw_fd = raw_open();
+	ASSERT_LE(0, raw_fd);
+	pid = fork();
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(1);
+	}
+	other = syscall(SYS_pidfd_open, pid, 0);
+	ASSERT_LE(0, other);
+	raw_good_setup((struct fiber_setup_args *)content, &o);
+	t = raw_thread(set_up, page);
+	ASSERT_EQ(1, poll(&(struct pollfd){ uffd, POLLIN }, 1, RAW_PATIENCE * 1000));
+	ASSERT_EQ(0, close(raw_fd));
+	ASSERT_TRUE(fill(uffd, page, content));
+	pthread_join(t, &said);
+	EXPECT_EQ(NULL, said);
+	fd = syscall(SYS_pidfd_getfd, other, raw_fd, 0);
+	ASSERT_LE(0, fd);
+	EXPECT_EQ(-ESHUTDOWN, raw_ioctl(fd, FIBER_IOC_ATTACH,
+					&(struct fiber_attach_args){}));
+	kill(pid, SIGKILL);
+	EXPECT_EQ(1000 + SIGKILL, exit_code(pid));
 }
 
 TEST(close_then_commands)
