@@ -105,6 +105,16 @@ static long call(unsigned long cmd, void *arg)
 	return r;
 }
 
+/*
+ * The number is no descriptor, or names another file: of anything (ENOTTY), a
+ * /dev/fiber without a group (ENXIO), or with another process's (EPERM). To
+ * take that for "nobody was woken" would be to ask for ever.
+ */
+static bool not_ours(long r)
+{
+	return r == -EBADF || r == -ENOTTY || r == -ENXIO || r == -EPERM;
+}
+
 _Noreturn void fb_upcall_abort(long err)
 {
 	fb_die(DEVICE " (descriptor %d) was closed or replaced while fibers ran: error %ld",
@@ -116,7 +126,7 @@ static long call_or_die(unsigned long cmd, void *arg)
 {
 	long r = call(cmd, arg);
 
-	if (r == -EBADF || r == -ENOTTY ||
+	if (not_ours(r) ||
 	    (r == -ESHUTDOWN && FB_READ(fb_rt.state) < FB_STOPPING))
 		fb_upcall_abort(r);
 	return r;
@@ -327,7 +337,7 @@ static int kern_wake(void)
 
 static int kern_keep(void)
 {
-	return (int)call(FIBER_IOC_KEEP, NULL);
+	return (int)call_or_die(FIBER_IOC_KEEP, NULL);
 }
 
 static int kern_stacks(void *base, size_t stride, size_t count, size_t guard)

@@ -185,6 +185,107 @@ TEST(program_closes_all_descriptors)
 			TH_LOG("it said: %s", text);
 }
 
+/* The number of this thread's descriptor for /dev/fiber; -1: it has none. */
+static int device_fd(const char *process)
+{
+	char path[64], to[32];
+	ssize_t n;
+
+	for (int fd = 1023; fd > 2; fd--) {	/* the library moves its up */
+		snprintf(path, sizeof(path), "/proc/%s/fd/%d", process, fd);
+		n = readlink(path, to, sizeof(to) - 1);
+		if (n > 0 && !strncmp(to, "/dev/fiber", (size_t)n))
+			return fd;
+	}
+	return -1;
+}
+
+/* Of a process that runs fibers of its own. */
+static int foreign_file(void)
+{
+	int pipe_[2], fd = -1;
+	pid_t pid;
+
+	if (pipe(pipe_))
+		return -1;
+	pid = fork();
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fd = start(1, 0) ? -1 : device_fd("self");
+		(void)!write(pipe_[1], &fd, sizeof(fd));
+		pause();
+	}
+	if (read(pipe_[0], &fd, sizeof(fd)) != sizeof(fd))
+		return -1;
+	return (int)syscall(SYS_pidfd_getfd, syscall(SYS_pidfd_open, pid, 0),
+			    fd, 0);
+}
+
+static void *block_for_ever(void *arg)
+{
+	for (;;)
+		block_ns(MS);
+	return arg;
+}
+
+/*
+ * In a table of its own, so that the group stays: only this thread's calls go
+ * to another file, the first one that is to wake somebody. That is when the
+ * processor is with the fiber that blocks.
+ */
+static void *publish_by_another_file(void *arg)
+{
+	int fd = device_fd("self");
+
+	spawn(block_for_ever, NULL);
+	if (unshare(CLONE_FILES) || dup2(*(int *)arg, fd) != fd)
+		_exit(90);
+	for (;;)
+		join(spawn(count_a_while, NULL));
+}
+
+static _Noreturn void replace(bool foreign)
+{
+	int other = foreign ? foreign_file() : open("/dev/fiber", O_RDWR);
+	pthread_t t;
+
+	if (other < 0 || start(1, 0))
+		_exit(91);
+	pthread_create(&t, NULL, publish_by_another_file, &other);
+	pthread_join(t, NULL);
+	_exit(92);
+}
+
+/* It is told at once; nobody asks that file again and again to wake someone. */
+TEST(descriptor_names_another_group)
+{
+	bool kernel;
+
+	ASSERT_EQ(0, start(1, 0));
+	kernel = on_kernel();
+	ASSERT_EQ(0, fiber_fini());
+	if (!kernel)
+		SKIP(return, "no descriptor on the user backend");
+	for (int foreign = 0; foreign < 2; foreign++) {
+		char text[512] = "";
+		int said[2];
+		pid_t pid;
+
+		ASSERT_EQ(0, pipe(said));
+		pid = fork();
+		if (!pid) {
+			dup2(said[1], 2);
+			alarm(50);
+			replace(foreign);
+		}
+		close(said[1]);
+		EXPECT_EQ(1000 + SIGABRT, exit_code(pid));
+		(void)!read(said[0], text, sizeof(text) - 1);
+		EXPECT_NE(NULL, strstr(text, "closed or replaced"))
+			TH_LOG("it said: %s", text);
+	}
+}
+
 /* ---- another clock ---- */
 
 static bool write_offset(const char *offset)
