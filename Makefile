@@ -2,7 +2,8 @@
 #
 # "make help" lists the targets. Everything made goes to build/.
 
-VERSION := 0.1.0
+# dkms.conf must have it as it is; Kbuild takes it from there as well
+VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"$$/\1/p' dkms.conf)
 SOVERSION := 0
 ARCH := x86_64
 
@@ -36,7 +37,8 @@ WARN := -Wall -Wextra -Wno-unused-parameter
 COMMON := -std=gnu11 -D_GNU_SOURCE $(WARN) -MMD -MP -Iuapi -Ilib/include
 LIB_FLAGS := $(COMMON) -fPIC -fvisibility=hidden -ftls-model=initial-exec \
 	     -fno-plt -fno-semantic-interposition -Ilib -Ilib/arch/$(ARCH)
-TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers
+TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers \
+	      -DFIBER_VERSION='"$(VERSION)"'
 
 ifdef SAN
 override CFLAGS += $(SAN_FLAGS) $(SAN_DEFINE)

@@ -66,4 +66,5 @@ module_exit(fiber_exit);
 
 MODULE_AUTHOR("The Fiber developers");
 MODULE_DESCRIPTION("Hands the right to run from a thread that blocks to one that can run");
+MODULE_VERSION(FIBER_VERSION);
 MODULE_LICENSE("GPL");

@@ -50,7 +50,8 @@ modinfo_fits() {
 	local ko
 	ko=$(find "$1/modules" -name "$name.ko*" | head -n 1)
 	[ -n "$ko" ] || { echo "no module installed"; return 1; }
-	modinfo -F vermagic "$ko" | grep "^$2 "
+	modinfo -F vermagic "$ko" | grep "^$2 " &&
+		modinfo -F version "$ko" | grep -xF "$version"
 }
 
 gone() { [ -z "$(find "$1/modules" -name "$name.ko*")" ]; }

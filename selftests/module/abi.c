@@ -71,6 +71,17 @@ static void *half_mapped(size_t size)
 	return p + RAW_PAGE - size / 2;
 }
 
+/* What dkms and "fiberctl check" show is what was built. */
+TEST(module_version)
+{
+	char text[32] = "";
+
+	NEED_MODULE();
+	ASSERT_EQ(0, raw_get("/sys/module/fiber/version", text, sizeof(text)));
+	text[strcspn(text, "\n")] = 0;
+	EXPECT_STREQ(FIBER_VERSION, text);
+}
+
 TEST(query_fields)
 {
 	struct fiber_query_args a;

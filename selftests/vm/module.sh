@@ -28,7 +28,7 @@ stage() {
 		[ -e "$TOP/${file#"$dir"/}" ] || [[ $file = *.mod.c ]] ||
 			rm -f "$file"
 	done
-	for file in Kbuild uapi/linux/*.h kmod/*.[chS]; do
+	for file in Kbuild dkms.conf uapi/linux/*.h kmod/*.[chS]; do
 		[ ! -e "$TOP/$file" ] || update "$TOP/$file" "$dir/$file"
 	done
 }
