@@ -726,7 +726,7 @@ static bool child_is_ready(void)
 	struct pollfd p = { .fd = told[0], .events = POLLIN };
 	char c;
 
-	return poll(&p, 1, 60000) == 1 && read(told[0], &c, 1) == 1;
+	return poll(&p, 1, 120000 * FIBER_SLOW) == 1 && read(told[0], &c, 1) == 1;
 }
 
 TEST(kill_600_waiters)
