@@ -16,13 +16,14 @@
  * @wake:   what ends it; NULL: it ends by itself
  * @tid:    thread of the blocking fiber; set before it blocks
  * @inside: it is about to block, or blocks
+ * @over:   it did, maybe before the other one had its first turn
  * @nap:    how long a block lasts that ends by itself
  * @counts: turns of the other fiber while it saw the first one asleep
  */
 struct scene {
 	void (*block)(struct scene *s);
 	void (*wake)(struct scene *s);
-	atomic_int tid, inside;
+	atomic_int tid, inside, over;
 	uint64_t nap;
 	unsigned long counts;
 	int fd[2];
@@ -40,6 +41,7 @@ static void *blocker(void *arg)
 	atomic_store(&s->tid, gettid());
 	atomic_store(&s->inside, 1);
 	s->block(s);
+	atomic_store(&s->over, 1);
 	atomic_store(&s->inside, 0);
 	check_eq(atomic_load(&s->tid), gettid());
 	return NULL;
@@ -53,7 +55,7 @@ static void *counter(void *arg)
 {
 	struct scene *s = arg;
 
-	while (!atomic_load(&s->inside))
+	while (!atomic_load(&s->inside) && !atomic_load(&s->over))
 		fiber_yield();
 	while (atomic_load(&s->inside)) {
 		char state = thread_state(atomic_load(&s->tid));
@@ -70,8 +72,11 @@ static void *counter(void *arg)
 
 static void *both(void *arg)
 {
-	fiber_t *b = spawn(blocker, arg), *c = spawn(counter, arg);
+	fiber_t *b, *c;
 
+	atomic_store(&((struct scene *)arg)->over, 0);
+	b = spawn(blocker, arg);
+	c = spawn(counter, arg);
 	join(b);
 	join(c);
 	return NULL;
