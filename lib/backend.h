@@ -52,7 +52,8 @@ struct fb_cpage {
 	uint32_t processor;	/* written by the backend: index or FB_NO_PROCESSOR */
 	uint32_t pending;	/* a preemption was put off; cleared by the carrier */
 	uint32_t depth;
-	uint32_t blocking;	/* user backend: inside fiber_blocking_begin/end */
+	uint32_t blocking;	/* user backend: inside fiber_blocking_begin/end, or */
+#define FB_BLOCKING_IDLE 0x80000000u	/* idle: for carriers that come back alone */
 	uint32_t reserved0[10];
 	uint64_t slot[FB_SLOTS];
 	uint64_t blocks, handoffs, returns, preempts, refused;

@@ -366,9 +366,12 @@ void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
 
 /* ---- for the monitor ---- */
 
-/* Take p from uc, which blocks. False: it does not, any more. */
+/*
+ * Take p from uc, which blocks, for those that wait and, if it is said so, for work.
+ * False: it does not block, any more.
+ */
 bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		    uint32_t seq)
+		    uint32_t seq, bool work)
 {
 	struct fb_cpage *page = &uc->page;
 	struct fb_group_todo t = { 0 };
@@ -392,7 +395,7 @@ bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
 	page->blocks++;
 	page->handoffs++;
 	fb_group_release(p, uc);
-	fb_group_hand_on(p, FB_EVENT_BLOCK, true, &t);
+	fb_group_hand_on(p, FB_EVENT_BLOCK, work, &t);
 out:
 	fb_group_unlock(&t);
 	return ours;

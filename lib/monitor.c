@@ -6,6 +6,7 @@
  * the last tick (fb_ppage.seq, grants) while somebody could use the processor:
  *
  *   the owner said so (fiber_blocking_begin)          retake
+ *   ... or that it is idle (poller.c)                 retake for one that is back
  *   it used little CPU time and /proc says S or D     retake
  *   it runs for a quantum (1 ms if a carrier that
  *   came back from a block waits)                     SIGURG
@@ -179,6 +180,20 @@ static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
 		f->due = due;
 }
 
+/*
+ * Its owner sleeps in epoll_wait, and is woken for what is ready. Who came back
+ * from a block may have the processor; nobody else: each time another would sleep
+ * there in place of the first, which stays.
+ */
+static void look_at_idle(struct fb_user_proc *p, struct fb_user_carrier *uc,
+			 struct found *f)
+{
+	if (!fb_load(&G->info->waiting))
+		return;
+	f->need = true;
+	f->acted |= fb_group_retake(p, uc, p->seen_seq, false);
+}
+
 static void look_at(struct fb_user_proc *p, struct found *f)
 {
 	/* Pairs with the release in set_owner. */
@@ -195,6 +210,10 @@ static void look_at(struct fb_user_proc *p, struct found *f)
 		p->seen_cpu = uc->cpu;
 		return;
 	}
+	if (fb_load(&uc->page.blocking) == FB_BLOCKING_IDLE) {
+		look_at_idle(p, uc, f);
+		return;
+	}
 	used = cpu_used(uc, f->now, &passed);
 	f->runs |= used > 0;
 	if (!takeover && !f->work)
@@ -207,7 +226,7 @@ static void look_at(struct fb_user_proc *p, struct found *f)
 	    (fb_load(&uc->page.blocking) ||
 	     ((used < passed / 2 || same_for >= G->quantum) &&
 	      blocked(uc, used, same_for)))) {
-		f->acted |= fb_group_retake(p, uc, p->seen_seq);
+		f->acted |= fb_group_retake(p, uc, p->seen_seq, true);
 		return;
 	}
 	if ((takeover & FB_TAKEOVER_READY) || fb_load(&G->hint->work) ||

@@ -299,8 +299,11 @@ struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline)
 		__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
 		return c->proc;
 	}
+	FB_WRITE(c->page->blocking, FB_BLOCKING_IDLE);
 	fb_leave(c);
 	n = sleep_in_epoll(ev, deadline);
+	/* Pairs with fb_group_retake where there is no membarrier. */
+	__atomic_store_n(&c->page->blocking, 0, __ATOMIC_SEQ_CST);
 	/* Before arrive() looks for the token. Pairs with fb_sched_wake_slow. */
 	__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
 	p = fb_enter(c);

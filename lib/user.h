@@ -159,7 +159,7 @@ void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
 
 /* ---- group.c: the monitor only ---- */
 bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		     uint32_t seq);
+		     uint32_t seq, bool work);
 void fb_group_heal(void);
 void fb_group_set_asleep(bool asleep);
 

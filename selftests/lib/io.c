@@ -1079,6 +1079,35 @@ TEST_F(io, timers_fire_beside_it)
 	RUN(sleepers, NULL);
 }
 
+/*
+ * Nothing blocks but those that poll, and no one of them takes the place of another:
+ * else there is one more of them each time, and a new carrier for it.
+ */
+static void *naps(void *arg)
+{
+	uint32_t before = 0;
+	fiber_t *f;
+	int s[2];
+
+	pair_of(s);
+	f = spawn(echoes, (void *)(long)s[0]);
+	for (int i = 0; i < 120; i++) {
+		check_eq(0, fiber_sleep(2 * MS));
+		if (i == 20)
+			before = stats().carriers;
+	}
+	check(stats().carriers <= before + 8);
+	check_eq(0, fiber_shutdown(s[0], SHUT_RDWR));
+	join(f);
+	close_both(s);
+	return arg;
+}
+
+TEST_F(io, naps_beside_it_need_no_carriers)
+{
+	RUN(naps, NULL);
+}
+
 /* Who waits uses no CPU time; one time of five, for others disturb. */
 static bool idle_once(int fd)
 {
