@@ -248,6 +248,45 @@ helper struct fiber_stats stats(void)
 	return st;
 }
 
+/*
+ * One processor, a long quantum: one fiber after the other, in order. But any may
+ * block, in a page fault say, and others go on meanwhile; or have its turn cut short
+ * by one that did. Then what was found says nothing: again. How often it was so in
+ * the last run is in `overtaken`.
+ */
+struct in_turn {
+	void *(*fn)(void *);
+	void *arg;
+};
+
+static uint64_t overtaken;
+
+static __attribute__((unused)) void *runs_in_turn(void *arg)
+{
+	struct in_turn *t = arg;
+	struct fiber_stats st;
+
+	t->fn(t->arg);
+	st = stats();
+	overtaken = st.handoffs + st.preemptions;
+	return NULL;
+}
+
+helper int in_turn(void *(*fn)(void *), void *arg)
+{
+	struct in_turn t = { fn, arg };
+	int before = failures, r;
+
+	for (int try = 0; try < 10; try++) {
+		failures = before;
+		r = with_runtime(1, SEC, runs_in_turn, &t);
+		if (r || !overtaken || failures == before)
+			break;
+		figure("overtaken %lu times: again\n", overtaken);
+	}
+	return r;
+}
+
 /* ---- threads of this process, as /proc shows them ---- */
 
 /* 'R', 'S', 'D' ...; 0 when there is no such thread */

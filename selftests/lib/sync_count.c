@@ -106,6 +106,7 @@ static void *sem_alone(void *arg)
 	uint64_t t = fiber_now() + 2 * MS;
 	fiber_t *f[20];
 
+	ordered = 0;
 	check_eq(0, fiber_sem_init(&sem, 0));
 	check_eq(-EAGAIN, fiber_sem_try_wait(&sem));
 	late(fiber_sem_wait_until(&sem, t), t);
@@ -129,7 +130,7 @@ static void *sem_alone(void *arg)
 
 TEST(semaphore_serves_in_order)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, sem_alone, NULL));
+	ASSERT_EQ(0, in_turn(sem_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -303,7 +304,7 @@ static void *barrier_alone(void *arg)
 
 TEST(barrier_does_not_count_who_left)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, barrier_alone, NULL));
+	ASSERT_EQ(0, in_turn(barrier_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -365,7 +366,7 @@ static void *events_alone(void *arg)
 
 TEST(events_reset_by_hand_or_alone)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, events_alone, NULL));
+	ASSERT_EQ(0, in_turn(events_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 

@@ -120,7 +120,7 @@ static void *destroyed_early(void *arg)
 
 TEST(destroy_of_a_busy_one_is_refused)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, destroyed_early, NULL));
+	ASSERT_EQ(0, in_turn(destroyed_early, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -294,7 +294,7 @@ static void *any_alone(void *arg)
 TEST(any_of_few_or_many)
 {
 	any_alone(NULL);
-	ASSERT_EQ(0, with_runtime(1, SEC, any_alone, NULL));
+	ASSERT_EQ(0, in_turn(any_alone, NULL));
 	EXPECT_EQ(0, failures);
 }
 

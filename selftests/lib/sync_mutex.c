@@ -138,10 +138,12 @@ static void *hogs(void *arg)
 /* One processor: the hog gets it twice, at most, for each of ours. */
 static void *is_served_in_turn(void *arg)
 {
-	fiber_t *f = spawn(hogs_with_yield, NULL);
 	uint64_t preempted;
 	long before, most = 0;
+	fiber_t *f;
 
+	hog_ends = false;
+	f = spawn(hogs_with_yield, NULL);
 	for (int i = 0; i < 300; i++) {
 		preempted = stats().preemptions;
 		before = turns;
@@ -161,7 +163,7 @@ static void *is_served_in_turn(void *arg)
 
 TEST(hog_that_parks_inside_shares_one_processor)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, is_served_in_turn, NULL));
+	ASSERT_EQ(0, in_turn(is_served_in_turn, NULL));
 	EXPECT_EQ(0, failures);
 }
 
@@ -204,6 +206,7 @@ static void *in_order(void *arg)
 {
 	fiber_t *f[64];
 
+	ordered = 0;
 	check_eq(0, fiber_mutex_lock(&wanted));
 	for (long i = 0; i < 64; i++)
 		f[i] = spawn(takes_a_number, (void *)i);
@@ -217,7 +220,7 @@ static void *in_order(void *arg)
 
 TEST(waiters_get_it_in_order)
 {
-	ASSERT_EQ(0, with_runtime(1, SEC, in_order, NULL));
+	ASSERT_EQ(0, in_turn(in_order, NULL));
 	EXPECT_EQ(0, failures);
 }
 

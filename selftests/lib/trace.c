@@ -229,6 +229,7 @@ static void *two_yield(void *arg)
 
 	yields(arg);
 	join(f);
+	overtaken = stats().handoffs + stats().preemptions;
 	return NULL;
 }
 
@@ -237,8 +238,10 @@ TEST(newest_are_kept)
 {
 	const char *lost;
 
+	overtaken = 1;
 	trace_to_file("1024", "100");
-	ASSERT_EQ(0, with_runtime(1, 1 * SEC, two_yield, (void *)5000));
+	for (int try = 0; try < 10 && overtaken; try++)
+		ASSERT_EQ(0, with_runtime(1, SEC, two_yield, (void *)5000));
 	ASSERT_TRUE(whole());
 	EXPECT_LE(900, count("\"ph\":\"X\"", "\"name\":\""));
 	EXPECT_GE(1024, count("\"ph\":\"X\"", "\"name\":\""));
