@@ -314,6 +314,8 @@ install: lib $(FIBERCTL)
 	$(foreach m,$(MAN),$(INSTALL) -D -m 644 $(m) \
 		$(DESTDIR)$(MANDIR)/man$(subst .,,$(suffix $(m)))/$(notdir $(m));)
 	$(if $(FIBERCTL),$(INSTALL) -D -m 755 $(FIBERCTL) $(DESTDIR)$(BINDIR)/fiberctl)
+	$(INSTALL) -D -m 755 tools/timeline/fiber-timeline \
+		$(DESTDIR)$(BINDIR)/fiber-timeline
 	@tools/man-links.sh $(DESTDIR)$(MANDIR)/man3 man/*.3
 	$(if $(DESTDIR),,-ldconfig)
 

@@ -64,6 +64,14 @@ headers_alone() {
 		done
 }
 
+# What README's program did, as a picture
+tools() {
+	FIBER_TRACE=$out/trace.json LD_LIBRARY_PATH=$libdir "$out/shared" &&
+		"$bindir/fiber-timeline" "$out/trace.json" >"$out/trace.svg" &&
+		grep -q '<svg' "$out/trace.svg" &&
+		{ [ ! -e "$bindir/fiberctl" ] || "$bindir/fiberctl" --help; }
+}
+
 nothing_left() {
 	make_ uninstall && ! find "$root" ! -type d | grep .
 }
@@ -80,7 +88,7 @@ case_() {
 }
 
 echo "TAP version 13"
-echo "1..6"
+echo "1..7"
 rm -rf "$out"
 mkdir -p "$out"
 readme >"$out/readme.c"
@@ -91,5 +99,7 @@ case_ shared
 case_ archive
 case_ cplusplus
 case_ headers_alone
+bindir=$root/usr/local/bin
+case_ tools
 case_ nothing_left
 exit "$failed"
