@@ -120,13 +120,13 @@ module_ready() {
 	done
 }
 
-# vm_suite KERNEL BACKENDS
+# vm_suite KERNEL BACKENDS SECONDS: of mixed stress
 vm_suite() {
 	local k=$1 log=$LOGS/vm-$1.log
-	say "vm $k, library on: $2"
+	say "vm $k, library on: $2, stress $3 s"
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
 	"$HERE/vm/run.sh" -tools -backends "$2" -t "${VM_TIMEOUT:-1800}" \
-		"$k" >"$log" 2>&1 </dev/null || true
+		-e "FIBER_STRESS_SECONDS=$3" "$k" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	tally "$log"
 }
@@ -291,10 +291,10 @@ if has native; then
 fi
 # The user backend asks little of a kernel: in a VM on the first one only.
 if has vm; then
-	backends="kernel user"
+	backends="kernel user" stress=60
 	for k in "${kernels[@]}"; do
-		vm_suite "$k" "$backends"
-		backends=kernel
+		vm_suite "$k" "$backends" "$stress"
+		backends=kernel stress=20
 	done
 	libraries_suite "${kernels[0]}"
 fi
