@@ -3,7 +3,7 @@
  * Everything at once, on 1 to 3 processors: yields, children, sleeps, pipes,
  * mutexes, page faults, malloc, forks, loops without calls, and signals to the
  * process and to single threads. Every result is checked; at the end the sums
- * must be right. FIBER_STRESS_SECONDS (10) is for all three together.
+ * must be right. FIBER_LIB_STRESS_SECONDS (10) is for all three together.
  *
  * "At most N run": the fibers that are at one moment between the two points of
  * runs_alone(), where none may be preempted or blocked. Exact with the module;
@@ -228,7 +228,7 @@ static void prepare(struct worker *w, uint32_t seed)
 
 static uint64_t seconds(void)
 {
-	const char *s = getenv("FIBER_STRESS_SECONDS");
+	const char *s = getenv("FIBER_LIB_STRESS_SECONDS");
 
 	return s && atoi(s) > 0 ? (uint64_t)atoi(s) : 10;
 }
