@@ -13,42 +13,11 @@ set -u
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CHAT=${1:-${BUILD:-$HERE/../build}/samples/chat}
 export FIBER_BACKEND=${FIBER_BACKEND:-user}
-DIR=$(mktemp -d) || exit 1
+# shellcheck source-path=SCRIPTDIR source=net/server.sh
+. "$HERE/net/server.sh"
 CLIENTS=50 LINES_EACH=20
-cases=0 failed=0 server=''
 
-stop() {
-	[ -z "$server" ] || { kill -9 "$server"; wait "$server"; } 2>/dev/null
-	server=''
-}
-trap 'stop; rm -rf "$DIR"' EXIT
-
-# same NAME WANTED SEEN
-same() {
-	cases=$((cases + 1))
-	if [ "$2" = "$3" ]; then
-		echo "ok $cases - $1"
-	else
-		failed=1
-		printf '# wanted: %.200s\n# seen: %.200s\n' "$2" "$3"
-		echo "not ok $cases - $1"
-	fi
-}
-
-# start OPTION...: sets port
-start() {
-	: >"$DIR/log"			# not the port of the one before
-	"$CHAT" "$@" >"$DIR/log" 2>&1 &
-	server=$!
-	port=''
-	for ((i = 0; i < 200; i++)); do
-		port=$(sed -n 's/^chat: 127.0.0.1:\([0-9]*\),.*/\1/p' "$DIR/log")
-		[ -z "$port" ] || return 0
-		sleep 0.1
-	done
-	cat "$DIR/log"
-	exit 1
-}
+start() { serve 'chat: 127.0.0.1:\([0-9]*\),' "$CHAT" "$@"; }
 
 # until_line FD TEXT: read up to that line; false: it did not come
 until_line() {
@@ -64,14 +33,6 @@ enter() {
 	exec {fd}<>"/dev/tcp/127.0.0.1/$port" || return 1
 	echo "$1" >&"$fd"
 	until_line "$fd" "* $1 is here"
-}
-
-soon() {
-	for ((tries = 0; tries < 600; tries++)); do
-		! "$@" || return 0
-		sleep 0.1
-	done
-	return 1
 }
 
 all_heard() {	# all_heard N REGEX: everybody heard N such lines
@@ -169,7 +130,7 @@ ending() {
 	kill -"$1" "$server"
 	wait "$server"
 	same "$FIBER_IO: SIG$1: status 0" 0 $?
-	server=''
+	servers=()
 	same "$FIBER_IO: and everybody is told" "* the server stops/* the server stops" \
 		"$(timeout 30 tail -n 1 <&"$a")/$(timeout 30 tail -n 1 <&"$b")"
 	exec {a}>&- {b}>&-

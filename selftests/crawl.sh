@@ -14,44 +14,14 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BUILD=${BUILD:-$HERE/../build}
 CRAWL=${1:-$BUILD/samples/crawl}
 export FIBER_BACKEND=${FIBER_BACKEND:-user}
-DIR=$(mktemp -d) || exit 1
-cases=0 failed=0 server=''
+# shellcheck source-path=SCRIPTDIR source=net/server.sh
+. "$HERE/net/server.sh"
 
-stop() {
-	[ -z "$server" ] || { kill -9 "$server"; wait "$server"; } 2>/dev/null
-	server=''
-}
-trap 'stop; rm -rf "$DIR"' EXIT
-
-# same NAME WANTED SEEN
-same() {
-	cases=$((cases + 1))
-	if [ "$2" = "$3" ]; then
-		echo "ok $cases - $1"
-	else
-		failed=1
-		printf '%s\n' "wanted: $2" "seen: $3" | head -n 40 | sed 's/^/# /'
-		echo "not ok $cases - $1"
-	fi
-}
-
-soon() {
-	for ((tries = 0; tries < 300; tries++)); do
-		! "$@" || return 0
-		sleep 0.1
-	done
-	return 1
-}
-
-# again: a new server; sets port, server
+# again: a new server
 again() {
 	stop
-	: >"$DIR/log"
-	"$BUILD/samples/httpd" -p 0 -r "$DIR/root" >"$DIR/log" 2>&1 &
-	server=$!
-	soon grep -q http: "$DIR/log"
-	port=$(sed -n 's|.*http://[^ ]*:\([0-9]*\)/ .*|\1|p' "$DIR/log")
-	[ -n "$port" ] || { cat "$DIR/log"; exit 1; }
+	serve 'http://[^ ]*:\([0-9]*\)/ ' "$BUILD/samples/httpd" -p 0 \
+		-r "$DIR/root"
 }
 
 # crawl OPTION... PATH: output without the site, errors after it, then the status

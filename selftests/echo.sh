@@ -13,41 +13,10 @@ set -u
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ECHO=${1:-${BUILD:-$HERE/../build}/samples/echo}
 export FIBER_BACKEND=${FIBER_BACKEND:-user}
-DIR=$(mktemp -d) || exit 1
-cases=0 failed=0 server=''
+# shellcheck source-path=SCRIPTDIR source=net/server.sh
+. "$HERE/net/server.sh"
 
-stop() {
-	[ -z "$server" ] || { kill -9 "$server"; wait "$server"; } 2>/dev/null
-	server=''
-}
-trap 'stop; rm -rf "$DIR"' EXIT
-
-# same NAME WANTED SEEN
-same() {
-	cases=$((cases + 1))
-	if [ "$2" = "$3" ]; then
-		echo "ok $cases - $1"
-	else
-		failed=1
-		printf '# wanted: %.200s\n# seen: %.200s\n' "$2" "$3"
-		echo "not ok $cases - $1"
-	fi
-}
-
-# start OPTION...: sets port
-start() {
-	: >"$DIR/log"			# not the port of the one before
-	"$ECHO" "$@" >"$DIR/log" 2>&1 &
-	server=$!
-	port=''
-	for ((i = 0; i < 200; i++)); do
-		port=$(sed -n 's/^echo: 127.0.0.1:\([0-9]*\),.*/\1/p' "$DIR/log")
-		[ -z "$port" ] || return 0
-		sleep 0.1
-	done
-	cat "$DIR/log"
-	return 1
-}
+start() { serve 'echo: 127.0.0.1:\([0-9]*\),' "$ECHO" "$@"; }
 
 # say TEXT: one line there and back
 say() {
@@ -92,7 +61,7 @@ vanish() {
 echo "TAP version 13"
 for FIBER_IO in uring epoll plain; do
 	export FIBER_IO
-	start -l 5 || { same "$FIBER_IO: starts" yes no; continue; }
+	start -l 5
 	same "$FIBER_IO: a line" hello "$(say hello)"
 	same "$FIBER_IO: 20 clients, 5 at once" 20 "$(many 20)"
 	same "$FIBER_IO: 300000 bytes" 300000 "$(big)"

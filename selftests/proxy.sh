@@ -17,49 +17,11 @@ BUILD=${BUILD:-$HERE/../build}
 HTTPD=${1:-$BUILD/samples/httpd}
 PEER=$BUILD/selftests/net/peer
 export FIBER_BACKEND=${FIBER_BACKEND:-user}
-DIR=$(mktemp -d) || exit 1
+# shellcheck source-path=SCRIPTDIR source=net/server.sh
+. "$HERE/net/server.sh"
 ROOT=$DIR/root
-cases=0 failed=0 pids=()
 
-cleanup() {
-	[ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}"
-	wait
-	rm -rf "$DIR"
-} 2>/dev/null
-trap cleanup EXIT
-
-# same NAME WANTED SEEN
-same() {
-	cases=$((cases + 1))
-	if [ "$2" = "$3" ]; then
-		echo "ok $cases - $FIBER_IO: $1"
-	else
-		failed=1
-		printf '%.300s\n' "wanted: $2" "seen: $3" | sed 's/^/# /'
-		echo "not ok $cases - $FIBER_IO: $1"
-	fi
-}
-
-soon() {
-	local i
-	for ((i = 0; i < 300; i++)); do
-		! "$@" || return 0
-		sleep 0.1
-	done
-	return 1
-}
-
-# start REGEX PROGRAM OPTION...: sets port to what REGEX's group matches
-start() {
-	local regex=$1
-	shift
-	: >"$DIR/log"
-	"$@" >"$DIR/log" 2>&1 &
-	pids+=($!)
-	soon grep -q "$regex" "$DIR/log" || { cat "$DIR/log"; exit 1; }
-	port=$(sed -n "s|.*$regex.*|\1|p" "$DIR/log")
-}
-httpd() { start 'http://[^ ]*:\([0-9]*\)/ ' "$HTTPD" -p 0 -n 2 "$@"; }
+httpd() { serve 'http://[^ ]*:\([0-9]*\)/ ' "$HTTPD" -p 0 -n 2 "$@"; }
 
 # get TARGET [CURL OPTION...]
 get() {
@@ -168,8 +130,8 @@ head -c 3000000 /dev/urandom >"$ROOT/big.bin"
 cp "$ROOT/big.bin" "$ROOT/files/"
 echo "TAP version 13"
 for FIBER_IO in epoll plain; do
-	export FIBER_IO
-	start 'upstream: \([0-9]*\)' "$PEER" upstream; up=$port
+	export FIBER_IO way=$FIBER_IO
+	serve 'upstream: \([0-9]*\)' "$PEER" upstream; up=$port
 	httpd -r "$ROOT"; files=$port
 	httpd -r "$DIR/ours" -x "/up=127.0.0.1:$up" -x "/files=127.0.0.1:$files" \
 		-x /dead/=127.0.0.1:1
