@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "figures.h"
 #include "kselftest_harness.h"
 #ifndef FIBER_SLOW
 #define FIBER_SLOW 1		/* by how much a debug kernel is slower: debug.sh */
@@ -136,20 +137,6 @@ helper uint64_t allowance(void)
 	if (s && atoi(s) > 0)
 		return (uint64_t)atoi(s);
 	return in_vm() ? 20 : 1;
-}
-
-static int compare_u64(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
-
-/* Sorts v. */
-helper uint64_t percentile(uint64_t *v, size_t n, unsigned int p)
-{
-	qsort(v, n, sizeof(*v), compare_u64);
-	return n ? v[(n - 1) * p / 100] : 0;
 }
 
 helper uint32_t next_random(uint32_t *state)

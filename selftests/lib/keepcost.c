@@ -68,22 +68,6 @@ static uint64_t round_trip(void)
 	return __rdtsc() - t;
 }
 
-static uint64_t most_frequent(uint64_t *v, size_t n)
-{
-	size_t run = 0, most = 0;
-	uint64_t mode = 0;
-
-	qsort(v, n, sizeof(*v), compare_u64);
-	for (size_t i = 0; i < n; i++) {
-		run = i && v[i] == v[i - 1] ? run + 1 : 1;
-		if (run > most) {
-			most = run;
-			mode = v[i];
-		}
-	}
-	return mode;
-}
-
 static uint64_t handoffs(void)
 {
 	return fiber_features() ? stats().handoffs : 0;

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <x86intrin.h>
 
+#include "figures.h"
 #include "harness.h"
 
 #define UPCALL_MOST	600	/* instructions beyond the bare tick */
@@ -76,7 +77,7 @@ RAW_TEXT static uint64_t usual(const volatile uint64_t *count)
 		last = *watch;
 		t = __rdtsc();
 	}
-	return raw_mode(gap, TICKS);
+	return most_frequent(gap, TICKS);
 }
 
 TEST(cost_of_preemption)

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "figures.h"
 #include "harness.h"
 #include "mix.h"
 
@@ -85,13 +86,6 @@ static void *loop(void *arg)
 	return NULL;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Of the next turns of both, the medians: what the first has of the sum, per cent. */
 static double share_of_first(struct turns *t)
 {
@@ -103,8 +97,7 @@ static double share_of_first(struct turns *t)
 		return 0;
 	for (i = 0; i < 2; i++) {
 		memcpy(next, &t[i].length[from[i]], sizeof(next));
-		qsort(next, ENOUGH, sizeof(*next), ascending);
-		median[i] = next[ENOUGH / 2];
+		median[i] = percentile(next, ENOUGH, 50);
 	}
 	return 100.0 * median[0] / (median[0] + median[1]);
 }

@@ -6,23 +6,11 @@
 #include <sched.h>
 #include <signal.h>
 
+#include "figures.h"
 #include "harness.h"
 
 static unsigned int stop, running;
 static int pipe_fd[2];
-
-static int ascending(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static uint64_t median(uint64_t *list, int n)
-{
-	qsort(list, n, sizeof(*list), ascending);
-	return list[n / 2];
-}
 
 static void run_on(int cpu)
 {
@@ -246,7 +234,7 @@ static uint64_t lateness(struct __test_metadata *_metadata, bool as_fibers,
 	if (n < RETURNS)
 		return 0;
 	pthread_join(r, NULL);
-	return median(late, RETURNS);
+	return percentile(late, RETURNS, 50);
 }
 
 /*

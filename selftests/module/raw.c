@@ -52,33 +52,6 @@ void raw_sleep(unsigned int us)
 	nanosleep(&t, NULL);
 }
 
-static int ascending(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-/*
- * The most frequent of n lengths, which it sorts. Of exact counts the least may
- * be a path that is rarely taken, and a mean has all the paths in it.
- */
-uint64_t raw_mode(uint64_t *v, unsigned int n)
-{
-	unsigned int i, run = 0, most = 0;
-	uint64_t mode = 0;
-
-	qsort(v, n, sizeof(*v), ascending);
-	for (i = 0; i < n; i++) {
-		run = i && v[i] == v[i - 1] ? run + 1 : 1;
-		if (run > most) {
-			most = run;
-			mode = v[i];
-		}
-	}
-	return mode;
-}
-
 int raw_open(void)
 {
 	int fd = open("/dev/fiber", O_RDWR | O_CLOEXEC);

@@ -82,7 +82,6 @@ extern int raw_acquire_error;
 
 uint64_t raw_now(void);
 void raw_sleep(unsigned int us);
-uint64_t raw_mode(uint64_t *v, unsigned int n);
 int raw_open(void);
 int raw_ioctl(int fd, unsigned long command, void *arg);
 void raw_good_setup(struct fiber_setup_args *a, const struct raw_options *o);
