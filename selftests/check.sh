@@ -134,7 +134,7 @@ vm_suite() {
 # Unmodified libraries, PostgreSQL among them.
 libraries_suite() {
 	local k=$1 log=$LOGS/libraries-$1.log
-	say "libraries $k"
+	say "libraries $k, and on no other kernel"
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
 	"$HERE/vm/libraries.sh" "$k" >"$log" 2>&1 </dev/null || true
 	grep -aE '^# .* took|^# getaddrinfo|^# no |^ +(ok|not ok|FAIL|skip)' "$log" || true

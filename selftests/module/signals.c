@@ -20,6 +20,19 @@ static long result;
 static int a_err, said_errno;
 static uint32_t depth_after, processor_after;
 
+/* The block is over, and its result noted. */
+static void *leave_for_good(void)
+{
+	raw_exclude();
+	raw_leave();
+	depth_after = raw_page->depth;
+	processor_after = raw_page->processor;
+	raw_takeover(0);
+	STORE(done, 1);
+	raw_detach();
+	return NULL;
+}
+
 static void *read_in_fiber(void *arg)
 {
 	char c = 0;
@@ -37,14 +50,7 @@ static void *read_in_fiber(void *arg)
 	said_errno = errno;
 	if (result == 1)
 		result = c;
-	raw_exclude();
-	raw_leave();
-	depth_after = raw_page->depth;
-	processor_after = raw_page->processor;
-	raw_takeover(0);
-	STORE(done, 1);
-	raw_detach();
-	return NULL;
+	return leave_for_good();
 }
 
 static void on_signal(int signal)
@@ -369,14 +375,7 @@ static void *read_after_jump(void *arg)
 	STORE(again, 1);
 	if (read(p[0], &c, 1) == 1)
 		result = c;
-	raw_exclude();
-	raw_leave();
-	depth_after = raw_page->depth;
-	processor_after = raw_page->processor;
-	raw_takeover(0);
-	STORE(done, 1);
-	raw_detach();
-	return NULL;
+	return leave_for_good();
 }
 
 TEST(jump_off_disarmed_stack)
@@ -453,14 +452,7 @@ static void *jump_in_fiber(void *arg)
 		result++;
 	}
 	result = raw_page->preempts > before ? 'j' : 'n';
-	raw_exclude();
-	raw_leave();
-	depth_after = raw_page->depth;
-	processor_after = raw_page->processor;
-	raw_takeover(0);
-	STORE(done, 1);
-	raw_detach();
-	return NULL;
+	return leave_for_good();
 }
 
 static void *pester(void *thread)
