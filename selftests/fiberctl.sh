@@ -70,6 +70,25 @@ stacks() {
 		in_order 'reads +blocked.* reads \([^)]*parked.c:[0-9]+\)'
 }
 
+# crash PROGRAM WORD [INPUT]: its core file, as $core, if such files come here
+crash() {
+	rm -rf "$out/core.d"
+	mkdir "$out/core.d"
+	(cd "$out/core.d" && ulimit -c unlimited &&
+		echo "${3:-}" | FIBER_BACKEND=user "$out/$1" "$2" >/dev/null) \
+		2>/dev/null || true
+	core=$(find "$out/core.d" -type f | head -n 1)
+}
+
+# dumped WORD SIGNAL FUNCTION: a core file of crash.c
+dumped() {
+	[ "$status" = 0 ] && said "^crash, process [0-9]+, ended by $2: 4 fibers$" &&
+		in_order " waits +parked \(event\) [^#]* waits \([^)]*crash.c:" &&
+		in_order " reads +blocked [^#]* reads \([^)]*crash.c:" &&
+		in_order " spins +running [^#]* spins \([^)]*crash.c:" &&
+		in_order " ends +running \($2\) [^#]* $3 \([^)]*crash.c:"
+}
+
 json_ok() { [ "$status" = 0 ] && python3 -c "$1" <"$out/said"; }
 
 cpu_seconds() { awk '{ s += $2 } END { print s }' "$out/times"; }
@@ -150,6 +169,75 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 	rm -f /tmp/fiberctl.$$
 	case_ "another user's process" refused 1 '^fiberctl: no permission to read process'
 	stop
+fi
+
+gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/crash" \
+	"$HERE/tools/crash.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" -lfiber
+crash crash overflow
+if [ -n "$core" ]; then
+	ctl dump "$core"
+	case_ 'dump after a stack overflow' dumped overflow SIGSEGV deeper
+	crash crash abort
+	ctl dump "$core"
+	case_ 'dump after an abort' dumped abort SIGABRT aborts
+	if command -v python3 >/dev/null; then
+		ctl dump --json "$core"
+		case_ 'dump --json' json_ok 'import json, sys
+v = json.load(sys.stdin)
+assert v["command"] == "crash" and v["signal"] == "SIGABRT", v
+w = {f["name"]: (f["state"], f["why"], f["where"]) for f in v["fibers"]}
+assert w["waits"] == ("parked", "event", "waits"), w
+assert w["reads"] == ("blocked", "", "read"), w
+assert w["spins"] == ("running", "", "spins"), w
+assert w["ends"][:2] == ("running", "SIGABRT"), w
+(f,) = [f for f in v["fibers"] if f["name"] == "ends"]
+assert "aborts" in [g["function"] for g in f["stack_frames"]], f'
+	fi
+	head -c 5000 "$core" >"$out/cut"
+	ctl dump "$out/cut"
+	case_ 'dump of a core file cut short' refused 1 \
+		"core file $out/cut is cut short \(5000 of [0-9]+ bytes\)"
+	head -c -1 "$core" >"$out/cut"
+	ctl dump "$out/cut"
+	case_ 'by a byte: the rest is told' said 'ended by SIGABRT: 4 fibers$'
+	case_ 'and what lacks' refused 1 'is cut short .*may be missing$'
+	mv "$out/crash" "$out/moved"
+	ctl dump "$core"
+	case_ 'without the program: the rest is told' in_order \
+		' waits +parked \(event\) [^#]* fb_sync_wait '
+	case_ 'and what lacks' refused 1 "^fiberctl: $out/crash is not there, "
+	ctl dump "$core" "$out/parked"
+	case_ 'another program' refused 1 "^fiberctl: $out/crash is not there, "
+	ctl dump "$core" "$out/moved"
+	case_ 'the program from elsewhere' dumped abort SIGABRT aborts
+else
+	n=$((n + 1))
+	echo "ok $n - # SKIP core files do not come here: core_pattern"
+fi
+printf '#include <stdlib.h>\nint main(void) { abort(); }\n' |
+	gcc -x c - -o "$out/plain"
+crash plain ''
+if [ -n "$core" ]; then
+	ctl dump "$core"
+	case_ 'a core file without fibers' refused 1 \
+		"core file $core has no fibers: its program does not use libfiber"
+fi
+ctl dump "$out/parked"
+case_ 'a program is no core file' refused 1 'parked is no core file, but a program'
+ctl dump "$0"
+case_ 'nor is a script' refused 1 'is no core file$'
+ctl dump "$out/nothing"
+case_ 'nor what is not there' refused 1 'nothing: No such file or directory$'
+ctl dump
+case_ 'dump of nothing' refused 2 '^usage: fiberctl dump '
+if command -v gcore >/dev/null; then
+	export FIBER_STACK_GUARD=mprotect	# gcore ends at the others
+	start small
+	unset FIBER_STACK_GUARD
+	gcore -o "$out/gcore" "$pid" >"$out/said" 2>&1 || true
+	stop
+	ctl dump "$out/gcore.$pid"
+	case_ "gdb's own core file" stacks
 fi
 
 start many 100000

@@ -12,14 +12,21 @@
 
 enum { EXIT_FINE, EXIT_FAILED, EXIT_USAGE };
 
-/* ---- target.c: another process ---- */
+/* ---- target.c: another process, or a core file ---- */
+
+#define TARGET_BATCH	512
+
+struct core;
 
 struct target {
 	pid_t pid;
+	char what[300];			/* it, in messages */
+	struct core *core;		/* NULL: a process */
+	uint64_t root;			/* address of d in it */
 	struct fiber_debug d;
-	uint64_t now, started;		/* CLOCK_MONOTONIC ns */
+	uint64_t now, started;		/* CLOCK_MONOTONIC ns; now 0: not known */
 	const char *why[64];		/* words; owned */
-	size_t page;
+	bool holes;			/* some memory with fibers is missing */
 };
 
 /*
@@ -28,6 +35,8 @@ struct target {
  * no fibers), -EPROTO (a library of another kind).
  */
 int target_open(struct target *t, pid_t pid);
+/* The same in a core file; program: NULL, or where its program is now. */
+int target_open_core(struct target *t, const char *path, const char *program);
 void target_close(struct target *t);
 /* What the last failed call was about: a sentence, without a full stop. */
 const char *target_error(void);
@@ -35,9 +44,15 @@ int target_fail(int r, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Read n bytes at addr. 0, -EFAULT (not mapped), -ESRCH, -EPERM. */
 int target_read(const struct target *t, uint64_t addr, void *to, size_t n);
+/* size bytes at each of n addresses, up to TARGET_BATCH; 0 for what is not there. */
+int target_gather(const struct target *t, const uint64_t *addr, size_t n,
+		  void *to, size_t size);
 /* Numbers of 8, 4 bytes in the struct at addr; 0 where nothing can be read. */
 uint64_t target_word(const struct target *t, uint64_t addr);
 uint32_t target_half(const struct target *t, uint64_t addr);
+/* Where a file would have the root; *first: where its first page would be. */
+struct Elf;
+uint64_t symbol_in_elf(struct Elf *elf, uint64_t *first);
 
 /* ---- fibers.c: its fibers ---- */
 
@@ -62,22 +77,67 @@ int fibers_walk(struct target *t, int (*fn)(const struct seen *s, void *arg),
 		void *arg);
 const char *state_name(enum state s);
 
-/* ---- names.c: addresses, by libdw ---- */
+/* ---- core.c: a core file; owned by the target ---- */
+struct core *core_open(const char *path, const char *program);
+void core_close(struct core *c);
+/* 0, or -EFAULT: it is not there. */
+int core_read(const struct core *c, uint64_t addr, void *to, size_t n);
+/* Address of the root; or 0. */
+uint64_t core_symbol(const struct core *c);
+struct Elf *core_elf(const struct core *c);
+/* For libdw: the files of the program; the caller's, or NULL. */
+struct Dwfl *core_report(const struct core *c);
+/* A file that is not there, or is another than it was; or NULL. */
+const char *core_missing(const struct core *c);
+/* "so many of so many bytes"; NULL: it is whole. */
+const char *core_cut(const struct core *c);
+const char *core_command(const struct core *c);
+pid_t core_pid(const struct core *c);
+/* The signal that ended it, or 0; *tid: the thread that got it. */
+int core_signal(const struct core *c, int *tid);
+/* S_BLOCKED, S_RUNNING; S_READY: it waited for a processor. */
+enum state core_thread_state(const struct core *c, int tid);
+
+/* ---- names.c: addresses and stacks, by libdw ---- */
+#define NAMES_FRAMES	256
 struct names;
-struct names *names_open(pid_t pid);
+struct names *names_open(const struct target *t);
 void names_close(struct names *n);
-/* "function" or "0x..."; valid until names_close. */
+/* "function" or "0x..."; valid until the next call. */
 const char *names_function(struct names *n, uint64_t addr);
-/* Calls fn for each frame of a fiber that does not run. 0, or it cannot. */
+/*
+ * The frames of a fiber, the innermost first: how many, 0: it cannot be read. A
+ * thread that it is on is stopped meanwhile.
+ */
 int names_stack(struct names *n, struct target *t, const struct seen *s,
-		void (*fn)(struct names *n, uint64_t pc, bool first, void *arg),
-		void *arg);
-/* The same for a thread, which is stopped meanwhile. */
-int names_thread(struct names *n, int tid,
-		 void (*fn)(struct names *n, uint64_t pc, bool first, void *arg),
-		 void *arg);
-/* "file:line", or "". */
+		uint64_t pc[NAMES_FRAMES]);
+/* The innermost function that has a name and is not libfiber's; or "". */
+const char *names_where(struct names *n, const struct target *t,
+			const uint64_t *pc, int count);
+/* "file:line", or ""; valid until the next call. */
 const char *names_line(struct names *n, uint64_t pc);
+
+/* ---- list.c: fibers for the reader ---- */
+struct list {
+	struct names *n;
+	struct target *t;
+	bool json, any;
+	uint64_t id;			/* only this one; 0: all */
+	uint64_t count;
+	struct seen *seen;		/* for stacks: all of them first */
+	size_t room;
+};
+
+int usage(const char *how);
+void list_between(struct list *k);
+/* Without the closing brace: more may follow. */
+void list_json(struct list *k, const struct seen *s);
+void list_head(void);
+void list_text(struct list *k, const struct seen *s);
+/* A callback of fibers_walk for k: keeps those that are wanted. */
+int list_keep(const struct seen *s, void *k);
+/* Those kept, with where they are. */
+void list_stacks(struct list *k);
 
 /* ---- json.c ---- */
 void json_string(const char *s);
@@ -85,6 +145,7 @@ void json_string(const char *s);
 /* ---- commands; argv[0] is the command ---- */
 int cmd_ps(int argc, char **argv, bool json);
 int cmd_stack(int argc, char **argv, bool json);
+int cmd_dump(int argc, char **argv, bool json);
 int cmd_stats(int argc, char **argv, bool json);
 int cmd_check(int argc, char **argv, bool json);
 /* A pid, or -1 with a message. */

@@ -9,12 +9,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "fiberctl.h"
 
-#define BATCH	512
+#define BATCH	TARGET_BATCH
 #define SLABS	1000000			/* more is a loop of stale pointers */
 
 struct carrier {
@@ -99,11 +98,18 @@ static bool sleeps(pid_t pid, int tid)
 static enum state state_on(const struct walk *w, const struct carrier *c)
 {
 	const struct target *t = w->t;
-	uint32_t in_fiber = target_half(t, c->page + t->d.carrier_page.in_fiber);
-	uint32_t proc = target_half(t, c->page + t->d.carrier_page.processor);
+	uint32_t in_fiber, proc;
 
+	/* The module's pages are in no core file: the registers must do. */
+	if (t->core && target_read(t, c->page + t->d.carrier_page.in_fiber,
+				   &in_fiber, sizeof(in_fiber)))
+		return core_thread_state(t->core, c->tid);
+	in_fiber = target_half(t, c->page + t->d.carrier_page.in_fiber);
+	proc = target_half(t, c->page + t->d.carrier_page.processor);
 	if (!in_fiber)
 		return proc == UINT32_MAX ? S_READY : S_RUNNING;
+	if (t->core)
+		return core_thread_state(t->core, c->tid);
 	return sleeps(t->pid, c->tid) ? S_BLOCKED : S_RUNNING;
 }
 
@@ -183,7 +189,7 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 	if (why) {
 		s.why = why < 64 && t->why[why] ? t->why[why] : "?";
 		memcpy(&since, raw + t->d.fiber.since, sizeof(since));
-		s.for_ns = parked_for(t, since);
+		s.for_ns = t->now ? parked_for(t, since) : 0;
 	} else if (c) {
 		s.tid = c->tid;
 	}
@@ -198,28 +204,9 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 /* Those collected; a page that is not there holds no fiber. */
 static int flush(struct walk *w)
 {
-	size_t size = w->t->d.fiber.size, done = 0;
-	struct iovec local[BATCH], remote[BATCH];
-	int r = 0;
+	size_t size = w->t->d.fiber.size;
+	int r = target_gather(w->t, w->f, w->n, w->raw, size);
 
-	for (size_t i = 0; i < w->n; i++) {
-		local[i] = (struct iovec){ w->raw + i * size, size };
-		remote[i] = (struct iovec){ (void *)w->f[i], size };
-	}
-	memset(w->raw, 0, w->n * size);
-	while (done < w->n) {
-		ssize_t got = process_vm_readv(w->t->pid, local + done,
-					       w->n - done, remote + done,
-					       w->n - done, 0);
-
-		if (got < 0 && errno != EFAULT) {
-			r = target_read(w->t, w->f[done], w->raw, size);
-			return r ? r : -EFAULT;
-		}
-		/* The one that it stopped at cannot be read. */
-		done += got > 0 ? (size_t)got / size : 0;
-		done += done < w->n;
-	}
 	for (size_t i = 0; i < w->n && !r; i++)
 		r = one(w, w->raw + i * size, w->f[i]);
 	w->n = 0;
@@ -228,7 +215,7 @@ static int flush(struct walk *w)
 
 static int walk_slab(struct walk *w, uint64_t slab)
 {
-	const struct target *t = w->t;
+	struct target *t = w->t;
 	uint64_t bytes = target_word(t, slab + t->d.slab.bytes);
 	uint64_t used = target_word(t, slab + t->d.slab.used);
 	uint64_t stride = target_word(t, slab + t->d.slab.stride);
@@ -237,8 +224,10 @@ static int walk_slab(struct walk *w, uint64_t slab)
 	uint32_t colours = target_half(t, slab + t->d.slab.colours);
 	int r = 0;
 
-	if (!stride || !colours || used > bytes)
+	if (!stride || !colours || used > bytes) {
+		t->holes = true;
 		return 0;
+	}
 	w->own = !at;
 	for (; base < end && !r; base += stride) {
 		w->f[w->n++] = base + at - base / stride % colours *

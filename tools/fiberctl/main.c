@@ -13,6 +13,7 @@ static const struct command {
 	{ "ps", "[PID]", "processes with fibers; or the fibers of one", cmd_ps },
 	{ "stack", "PID [ID]", "where fibers are: the functions they are in",
 	  cmd_stack },
+	{ "dump", "CORE [PROGRAM]", "the same, of a core file", cmd_dump },
 	{ "stats", "PID", "counters of the runtime", cmd_stats },
 	{ "check", "", "what this machine offers to fibers, and what is missing",
 	  cmd_check },
@@ -23,7 +24,7 @@ static void help(FILE *to)
 {
 	fprintf(to, "usage: fiberctl COMMAND [--json] [ARGUMENT]...\n\n");
 	for (size_t i = 0; i < COMMANDS; i++)
-		fprintf(to, "  %-6s %-9s %s\n", commands[i].name,
+		fprintf(to, "  %-6s %-14s %s\n", commands[i].name,
 			commands[i].args, commands[i].what);
 	fprintf(to, "\n  --json  for programs; --help; --version\n"
 		"Status: 0, 1 if it failed, 2 if it was called wrongly. See fiberctl(1).\n");

@@ -12,10 +12,10 @@
 #include "fiberctl.h"
 
 #define CACHED	4096			/* a power of two */
-#define FRAMES	256
 
 struct names {
 	Dwfl *fibers, *threads;		/* threads: NULL until wanted */
+	const struct core *core;
 	pid_t pid;
 	bool attached;
 	struct target *t;		/* of the fiber that is looked at */
@@ -33,11 +33,13 @@ static const Dwfl_Callbacks callbacks = {
 	.debuginfo_path = &no_path,
 };
 
-static Dwfl *report(pid_t pid)
+static Dwfl *report(const struct names *n)
 {
-	Dwfl *d = dwfl_begin(&callbacks);
+	Dwfl *d = n->core ? NULL : dwfl_begin(&callbacks);
 
-	if (d && !dwfl_linux_proc_report(d, pid) &&
+	if (n->core)
+		return core_report(n->core);
+	if (d && !dwfl_linux_proc_report(d, n->pid) &&
 	    !dwfl_report_end(d, NULL, NULL))
 		return d;
 	if (d)
@@ -45,14 +47,15 @@ static Dwfl *report(pid_t pid)
 	return NULL;
 }
 
-struct names *names_open(pid_t pid)
+struct names *names_open(const struct target *t)
 {
 	struct names *n = calloc(1, sizeof(*n));
 
 	unsetenv("DEBUGINFOD_URLS");	/* nothing is fetched */
 	if (n) {
-		n->pid = pid;
-		n->fibers = report(pid);
+		n->core = t->core;
+		n->pid = t->pid;
+		n->fibers = report(n);
 	}
 	return n;
 }
@@ -165,9 +168,7 @@ static const Dwfl_Thread_Callbacks fiber_callbacks = {
 };
 
 struct frames {
-	struct names *n;
-	void (*fn)(struct names *n, uint64_t pc, bool first, void *arg);
-	void *arg;
+	uint64_t *pc;
 	int count;
 };
 
@@ -180,44 +181,66 @@ static int frame(Dwfl_Frame *f, void *arg)
 	if (!dwfl_frame_pc(f, &pc, &activation) || !pc)
 		return DWARF_CB_ABORT;
 	/* Behind a call may be another function. */
-	k->fn(k->n, pc - !(activation || !k->count), !k->count, k->arg);
-	return ++k->count < FRAMES ? DWARF_CB_OK : DWARF_CB_ABORT;
+	k->pc[k->count] = pc - !(activation || !k->count);
+	return ++k->count < NAMES_FRAMES ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
-static int walk(Dwfl *d, pid_t tid, struct frames *k)
+static bool attach_fibers(struct names *n)
 {
-	dwfl_getthread_frames(d, tid, frame, k);
-	return k->count ? 0 : -1;
+	if (n->fibers && !n->attached)
+		n->attached = dwfl_attach_state(n->fibers, NULL, n->pid,
+						&fiber_callbacks, n);
+	return n->attached;
+}
+
+static bool attach_threads(struct names *n)
+{
+	if (n->threads)
+		return true;
+	n->threads = report(n);
+	if (!n->threads)
+		return false;
+	return n->core ? dwfl_core_file_attach(n->threads,
+					       core_elf(n->core)) >= 0 :
+			 !dwfl_linux_proc_attach(n->threads, n->pid, false);
 }
 
 int names_stack(struct names *n, struct target *t, const struct seen *s,
-		void (*fn)(struct names *n, uint64_t pc, bool first, void *arg),
-		void *arg)
+		uint64_t pc[NAMES_FRAMES])
 {
-	struct frames k = { n, fn, arg, 0 };
+	struct frames k = { pc, 0 };
 
 	n->t = t;
 	n->s = s;
-	if (!n->fibers)
-		return -1;
-	if (!n->attached &&
-	    !dwfl_attach_state(n->fibers, NULL, n->pid, &fiber_callbacks, n))
-		return -1;
-	n->attached = true;
-	return walk(n->fibers, n->pid, &k);
+	if (s->tid && attach_threads(n))
+		dwfl_getthread_frames(n->threads, s->tid, frame, &k);
+	if (!s->tid && attach_fibers(n))
+		dwfl_getthread_frames(n->fibers, n->pid, frame, &k);
+	return k.count;
 }
 
-int names_thread(struct names *n, int tid,
-		 void (*fn)(struct names *n, uint64_t pc, bool first, void *arg),
-		 void *arg)
+/* A library that is linked statically is told by the names of its functions. */
+static bool is_library(struct names *n, const struct target *t, uint64_t pc,
+		       const char *name)
 {
-	struct frames k = { n, fn, arg, 0 };
+	Dwfl_Module *m = dwfl_addrmodule(n->fibers, pc);
+	const char *file;
 
-	if (!n->threads) {
-		n->threads = report(n->pid);
-		if (!n->threads ||
-		    dwfl_linux_proc_attach(n->threads, n->pid, false))
-			return -1;
+	if (!m || m != dwfl_addrmodule(n->fibers, t->root))
+		return false;
+	file = dwfl_module_info(m, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+	return (file && strstr(file, "libfiber.so")) ||
+	       !strncmp(name, "fb_", 3) || !strncmp(name, "fiber_", 6);
+}
+
+const char *names_where(struct names *n, const struct target *t,
+			const uint64_t *pc, int count)
+{
+	for (int i = 0; i < count; i++) {
+		const char *name = names_function(n, pc[i]);
+
+		if (strncmp(name, "0x", 2) && !is_library(n, t, pc[i], name))
+			return name;
 	}
-	return walk(n->threads, tid, &k);
+	return "";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* target.c - find libfiber in another process, and read its memory */
+/* target.c - find libfiber in another process, or a core file; read its memory */
 #include <errno.h>
 #include <fcntl.h>
 #include <gelf.h>
@@ -37,22 +37,56 @@ int target_fail(int r, const char *fmt, ...)
 static int gone_or_not(const struct target *t, int err)
 {
 	if (err == ESRCH)
-		return target_fail(-ESRCH, "process %d is gone", (int)t->pid);
+		return target_fail(-ESRCH, "%s is gone", t->what);
 	if (err == EPERM)
-		return target_fail(-EPERM, "no permission to read process %d: it is another user's, or ptrace is restricted (kernel.yama.ptrace_scope); try as root",
-				   (int)t->pid);
-	return target_fail(-EFAULT, "process %d: its memory cannot be read where fibers should be: %s",
-			   (int)t->pid, strerror(err));
+		return target_fail(-EPERM, "no permission to read %s: it is another user's, or ptrace is restricted (kernel.yama.ptrace_scope); try as root",
+				   t->what);
+	return target_fail(-EFAULT, "%s: its memory cannot be read where fibers should be: %s",
+			   t->what, strerror(err));
 }
 
 int target_read(const struct target *t, uint64_t addr, void *to, size_t n)
 {
 	struct iovec local = { to, n }, remote = { (void *)addr, n };
-	ssize_t got = process_vm_readv(t->pid, &local, 1, &remote, 1, 0);
+	ssize_t got;
 
+	if (t->core)
+		return core_read(t->core, addr, to, n) ?
+		       target_fail(-EFAULT, "%s lacks memory that has its fibers", t->what) :
+		       0;
+	got = process_vm_readv(t->pid, &local, 1, &remote, 1, 0);
 	if (got == (ssize_t)n)
 		return 0;
 	return gone_or_not(t, got < 0 ? errno : EFAULT);
+}
+
+int target_gather(const struct target *t, const uint64_t *addr, size_t n,
+		  void *to, size_t size)
+{
+	struct iovec local[TARGET_BATCH], remote[TARGET_BATCH];
+	char *at = to;
+	int r;
+
+	memset(to, 0, n * size);
+	for (size_t i = 0; i < n; i++) {
+		local[i] = (struct iovec){ at + i * size, size };
+		remote[i] = (struct iovec){ (void *)addr[i], size };
+		if (t->core)
+			core_read(t->core, addr[i], at + i * size, size);
+	}
+	for (size_t done = t->core ? n : 0; done < n;) {
+		ssize_t got = process_vm_readv(t->pid, local + done, n - done,
+					       remote + done, n - done, 0);
+
+		if (got < 0 && errno != EFAULT) {
+			r = target_read(t, addr[done], to, size);
+			return r ? r : -EFAULT;
+		}
+		/* The one that it stopped at cannot be read. */
+		done += got > 0 ? (size_t)got / size : 0;
+		done += done < n;
+	}
+	return 0;
 }
 
 uint64_t target_word(const struct target *t, uint64_t addr)
@@ -91,8 +125,7 @@ static uint64_t in_table(Elf *elf, Elf_Scn *scn, const GElf_Shdr *sh)
 	return 0;
 }
 
-/* Where the file would have it; *first: where its first page would be. */
-static uint64_t in_elf(Elf *elf, uint64_t *first)
+uint64_t symbol_in_elf(Elf *elf, uint64_t *first)
 {
 	Elf_Scn *scn = NULL;
 	GElf_Shdr sh;
@@ -126,7 +159,7 @@ static uint64_t in_file(pid_t pid, const char *path, uint64_t *first)
 		return 0;
 	elf = elf_begin(fd, ELF_C_READ_MMAP, NULL);
 	if (elf) {
-		at = in_elf(elf, first);
+		at = symbol_in_elf(elf, first);
 		elf_end(elf);
 	}
 	close(fd);
@@ -175,8 +208,8 @@ static int find_symbol(struct target *t, uint64_t *addr)
 	}
 	fclose(maps);
 	return *addr ? 0 :
-	       target_fail(-ENOENT, "process %d has no fibers: it does not use libfiber",
-			   (int)t->pid);
+	       target_fail(-ENOENT, "%s has no fibers: it does not use libfiber",
+			   t->what);
 }
 
 /* ---- open ---- */
@@ -201,36 +234,78 @@ static uint64_t now(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
-int target_open(struct target *t, pid_t pid)
+/* The library's root is at t->root. */
+static int open_root(struct target *t)
 {
-	uint64_t addr = 0;
-	int r;
+	int r = target_read(t, t->root, &t->d, sizeof(t->d));
 
-	memset(t, 0, sizeof(*t));
-	t->pid = pid;
-	t->page = (size_t)sysconf(_SC_PAGESIZE);
-	elf_version(EV_CURRENT);
-	r = find_symbol(t, &addr);
-	if (!r)
-		r = target_read(t, addr, &t->d, sizeof(t->d));
 	if (r)
 		return r;
 	if (memcmp(t->d.magic, FIBER_DEBUG_MAGIC, sizeof(t->d.magic)) ||
 	    t->d.version != 1 || t->d.size < sizeof(t->d))
-		return target_fail(-EPROTO, "process %d uses a libfiber that this fiberctl does not know",
-				   (int)pid);
+		return target_fail(-EPROTO, "%s uses a libfiber that this fiberctl does not know",
+				   t->what);
 	if (target_half(t, t->d.runtime + t->d.runtime_at.state) <
 	    t->d.runtime_at.on)
-		return target_fail(-ENOENT, "process %d has no fibers: its runtime has not been started, or has ended",
-				   (int)pid);
-	t->now = now();
+		return target_fail(-ENOENT, "%s has no fibers: its runtime has not been started, or has ended",
+				   t->what);
 	t->started = target_word(t, t->d.runtime + t->d.runtime_at.started);
 	read_whys(t);
 	return 0;
 }
 
+int target_open(struct target *t, pid_t pid)
+{
+	int r;
+
+	memset(t, 0, sizeof(*t));
+	t->pid = pid;
+	snprintf(t->what, sizeof(t->what), "process %d", (int)pid);
+	elf_version(EV_CURRENT);
+	r = find_symbol(t, &t->root);
+	t->now = now();
+	return r ? r : open_root(t);
+}
+
+static int find_in_core(struct target *t)
+{
+	const char *missing = core_missing(t->core);
+
+	t->root = core_symbol(t->core);
+	if (t->root)
+		return 0;
+	if (core_cut(t->core))
+		return target_fail(-EIO, "%s is cut short (%s): what says where its fibers are is not in it",
+				   t->what, core_cut(t->core));
+	if (missing)
+		return target_fail(-ENOENT, "%s has no fibers that could be found: %s is not there, or not as it was then; give the program as a second argument",
+				   t->what, missing);
+	return target_fail(-ENOENT, "%s has no fibers: its program does not use libfiber",
+			   t->what);
+}
+
+int target_open_core(struct target *t, const char *path, const char *program)
+{
+	int r;
+
+	memset(t, 0, sizeof(*t));
+	snprintf(t->what, sizeof(t->what), "core file %s", path);
+	t->core = core_open(path, program);
+	if (!t->core)
+		return -EIO;
+	t->pid = core_pid(t->core);
+	r = find_in_core(t);
+	if (!r)
+		r = open_root(t);
+	if (r)
+		target_close(t);
+	return r;
+}
+
 void target_close(struct target *t)
 {
+	if (t->core)
+		core_close(t->core);
 	for (int i = 0; i < 64; i++)
 		free((void *)t->why[i]);
 }

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* list.c - fibers for the reader, as lines or as JSON */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fiberctl.h"
+
+int usage(const char *how)
+{
+	fprintf(stderr, "usage: fiberctl %s\n", how);
+	return EXIT_USAGE;
+}
+
+void list_between(struct list *k)
+{
+	printf("%s", k->any ? ",\n " : "[");
+	k->any = true;
+}
+
+void list_json(struct list *k, const struct seen *s)
+{
+	printf("{\"id\": %llu, \"library\": %s, \"name\": ",
+	       (unsigned long long)s->id, s->library ? "true" : "false");
+	json_string(s->name);
+	printf(", \"state\": \"%s\", \"why\": ", state_name(s->state));
+	json_string(s->why);
+	if (k->t->now)
+		printf(", \"for_ns\": %llu", (unsigned long long)s->for_ns);
+	printf(", \"stack\": %llu, \"tid\": %d, \"locked_tid\": %d, \"started\": ",
+	       (unsigned long long)s->stack, s->tid, s->locked_tid);
+	json_string(names_function(k->n, s->entry));
+}
+
+void list_head(void)
+{
+	printf("%-8s %-16s %-22s %10s %7s %8s  %s\n", "ID", "NAME", "STATE",
+	       "FOR", "STACK", "THREAD", "STARTED WITH");
+}
+
+void list_text(struct list *k, const struct seen *s)
+{
+	char id[24], state[40], for_[24] = "-", stack[24] = "-", tid[24] = "-";
+
+	snprintf(id, sizeof(id), "%s%llu", s->library ? "L" : "",
+		 (unsigned long long)s->id);
+	snprintf(state, sizeof(state), "%s%s%s%s", state_name(s->state),
+		 *s->why ? " (" : "", s->why, *s->why ? ")" : "");
+	if (s->state == S_PARKED && k->t->now)
+		snprintf(for_, sizeof(for_), "%.3f", (double)s->for_ns / 1e9);
+	if (s->stack)
+		snprintf(stack, sizeof(stack), "%llu",
+			 (unsigned long long)s->stack);
+	if (s->tid)
+		snprintf(tid, sizeof(tid), "%d", s->tid);
+	if (s->locked_tid)
+		snprintf(tid, sizeof(tid), "%d!", s->locked_tid);
+	printf("%-8s %-16s %-22s %10s %7s %8s  %s\n", id,
+	       *s->name ? s->name : "-", state, for_, stack, tid,
+	       names_function(k->n, s->entry));
+}
+
+/* ---- stacks ---- */
+
+int list_keep(const struct seen *s, void *arg)
+{
+	struct list *k = arg;
+
+	if (k->id && (s->library || s->id != k->id))
+		return 0;
+	if (k->count == k->room) {
+		k->room = k->room ? 2 * k->room : 256;
+		k->seen = realloc(k->seen, k->room * sizeof(*k->seen));
+		if (!k->seen)
+			return target_fail(-1, "no memory");
+	}
+	k->seen[k->count++] = *s;
+	return 0;
+}
+
+static void show_frame(struct list *k, uint64_t pc, bool first)
+{
+	const char *line = names_line(k->n, pc);
+
+	if (!k->json) {
+		printf("    %s%s%s%s\n", names_function(k->n, pc),
+		       *line ? " (" : "", line, *line ? ")" : "");
+		return;
+	}
+	printf("%s{\"pc\": %llu, \"function\": ", first ? "" : ", ",
+	       (unsigned long long)pc);
+	json_string(names_function(k->n, pc));
+	printf(", \"line\": ");
+	json_string(line);
+	printf("}");
+}
+
+static void show_stack(struct list *k, const struct seen *s)
+{
+	uint64_t pc[NAMES_FRAMES];
+	int n = names_stack(k->n, k->t, s, pc);
+
+	if (k->json) {
+		list_between(k);
+		list_json(k, s);
+		printf(", \"where\": ");
+		json_string(names_where(k->n, k->t, pc, n));
+		printf(", \"stack_frames\": [");
+	} else {
+		list_text(k, s);
+	}
+	for (int i = 0; i < n; i++)
+		show_frame(k, pc[i], !i);
+	if (k->json)
+		printf("]}");
+	else
+		printf("%s\n", !n ? "    (its stack cannot be read)\n" :
+		       n == NAMES_FRAMES ? "    ...\n" : "");
+}
+
+void list_stacks(struct list *k)
+{
+	for (uint64_t i = 0; i < k->count; i++)
+		show_stack(k, &k->seen[i]);
+}
