@@ -68,7 +68,7 @@ run_cell() {
 	line=${line:-0 1 0}
 	cell[$k,$mode]="${line// //} $((SECONDS - begin))s"
 	echo "== $k preempt=$mode: ${cell[$k,$mode]}"
-	grep -aE 'FAIL|not ok' "$log" || true
+	grep -aE 'FAIL|not ok|Expected|# (hung|tell|SPLAT): ' "$log" || true
 }
 
 late() { [ -n "${TIME:-}" ] && ((SECONDS > TIME)); }

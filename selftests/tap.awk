@@ -67,7 +67,7 @@ function fail(why) {
 /^ok .*# SKIP/     { s++; print "     skip: " $0; next }
 /^ok( |$)/         { p++; next }
 /^not ok( |$)/     { fail(substr($0, 8)); next }
-/^# (log|SPLAT|hung): / { print "     " $0; next }
+/^# (log|SPLAT|hung|tell): / { print "     " $0; next }
 /^# [^ ]+\.(c|cc|h):[0-9]+: / { print "     " $0; next }
 /^# .*(Expected|terminated|Timeout|timed out)/ { print "     " $0; next }
 

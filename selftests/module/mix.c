@@ -6,6 +6,11 @@
  * in one of several ways; the main thread replaces it. Spares take over when
  * workers block; a keeper makes them as the module asks. A bomber sends signals, a
  * sampler adds up fdinfo. All of it goes on while raw_exclude() looks.
+ *
+ * A worker may hold a lock of libc when it loses its processor, and may own one
+ * out of fiber, which nobody takes from it: if it then waited for that lock, it
+ * would do so for ever. So none takes such a lock there: they neither allocate nor
+ * free, fork by _Fork, and are joined by the main thread, which is no carrier.
  */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -31,17 +36,18 @@ static const struct mix_options *opt;
 static unsigned int alive, spares, sampling, serving;
 static uint64_t steps, signals, threads, samples, bad_sums, lazy, seed;
 static uint64_t faults, execs;
-static pid_t tids[MAX_WORKERS];
+static pid_t tids[MAX_WORKERS];		/* -1: has ended, or none was made */
 static int uffd = -1;
 static char *served;			/* a page for each worker */
 static int tokens[2];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-struct worker {
+static struct worker {
 	uint64_t random;
 	char *area;
 	unsigned int place;
-};
+	pthread_t thread;		/* while area is not NULL */
+} workers[MAX_WORKERS];
 
 static unsigned int pick(uint64_t *random, unsigned int n)
 {
@@ -173,7 +179,7 @@ static void step_fork(struct worker *w)
 
 	if (!opt->forks || pick(&w->random, 40))
 		return;
-	pid = fork();
+	pid = _Fork();			/* takes no lock of libc's */
 	if (!pid)
 		_exit(0);
 	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
@@ -252,26 +258,34 @@ static void *worker(void *arg)
 		STORE(tids[w->place], 0);
 		end_carrier(w);
 	}
-	munmap(w->area, AREA_PAGES * RAW_PAGE);
 	STORE(tids[w->place], -1);
-	free(w);
 	ADD(alive, -1);
 	return NULL;
 }
 
+/* The one that was there has ended. */
+static void end_worker(struct worker *w)
+{
+	if (!w->area)
+		return;
+	pthread_join(w->thread, NULL);
+	munmap(w->area, AREA_PAGES * RAW_PAGE);
+	w->area = NULL;
+}
+
 static void start_worker(unsigned int place)
 {
-	struct worker *w = calloc(1, sizeof(*w));
-	void *area = mmap(NULL, AREA_PAGES * RAW_PAGE, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct worker *w = &workers[place];
 
+	end_worker(w);
+	w->area = mmap(NULL, AREA_PAGES * RAW_PAGE, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	w->random = ++seed * 0x9e3779b97f4a7c15ULL;
-	w->area = area;
 	w->place = place;
 	threads++;
 	ADD(alive, 1);
 	STORE(tids[place], 0);
-	pthread_detach(raw_thread(worker, w));
+	w->thread = raw_thread(worker, w);
 }
 
 static void *spare(void *arg)
@@ -440,6 +454,10 @@ int mix_run(const struct mix_options *o, struct mix_result *r)
 		bomb = raw_thread(bomber, NULL);
 	go_on(end);
 	r->stuck = !RAW_UNTIL(!LOAD(alive));
+	if (r->stuck)
+		raw_tell();
+	for (i = 0; i < o->workers && !r->stuck; i++)
+		end_worker(&workers[i]);
 	if (o->signals)
 		pthread_join(bomb, NULL);
 	STORE(sampling, 0);

@@ -3,6 +3,7 @@
  * raw.c - see raw.h
  */
 #include <cpuid.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -349,6 +350,60 @@ int raw_stats(struct raw_stats *s)
 		.violations = field(text, "violations"),
 	};
 	return 0;
+}
+
+/* Its state and, in the kernel, where it is: the first lines only. */
+static void tell_thread(const char *tid)
+{
+	char path[320], text[512], *line, *rest = text;
+	int lines = 5;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/syscall", tid);
+	if (raw_get(path, text, sizeof(text)))
+		return;
+	printf("# tell: thread %s: call %.40s:", tid, strtok(text, "\n"));
+	snprintf(path, sizeof(path), "/proc/self/task/%s/stack", tid);
+	if (!raw_get(path, text, sizeof(text)))
+		while (lines-- && (line = strsep(&rest, "\n")) && *line)
+			printf(" %.40s", strchr(line, ' ') ?: line);
+	printf("\n");
+}
+
+static void tell_processor(uint32_t i)
+{
+	volatile struct fiber_processor_page *p = raw_processor(i);
+	volatile struct fiber_carrier_page *c;
+	uint32_t owner = p->owner;
+
+	printf("# tell: processor %u: owner %d, takeover %#x, seq %u\n", i, (int)owner,
+	       p->takeover, p->seq);
+	if (owner == FIBER_NO_CARRIER)
+		return;
+	c = raw_carrier(owner);
+	printf("# tell: carrier %u: in fiber %u, no_preempt %u, processor %d, pending %u, depth %u\n",
+	       owner, c->in_fiber, c->no_preempt, (int)c->processor, c->pending,
+	       c->depth);
+}
+
+/* The pages first: fdinfo's numbers are of a moment later. */
+void raw_tell(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *entry;
+	char text[2048], *line, *rest;
+	uint32_t i;
+
+	for (i = 0; i < raw_args.processors; i++)
+		tell_processor(i);
+	while (tasks && (entry = readdir(tasks)))
+		if (entry->d_name[0] != '.')
+			tell_thread(entry->d_name);
+	if (tasks)
+		closedir(tasks);
+	if (!read_fdinfo(text, sizeof(text)))
+		for (rest = text; (line = strsep(&rest, "\n")) && *line;)
+			printf("# tell: %s\n", line);
+	fflush(stdout);
 }
 
 /* References to the module, or -errno. */

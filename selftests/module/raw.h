@@ -102,6 +102,8 @@ void raw_exclude(void);
 int raw_stats(struct raw_stats *s);
 /* One counter of fdinfo, without "fiber-"; ~0: there is none. */
 uint64_t raw_stat(const char *name);
+/* Prints where the processors and all threads are: for a test that hangs. */
+void raw_tell(void);
 int raw_refcnt(void);
 bool raw_parameter(const char *name, const char *value);
 pthread_t raw_thread(void *(*fn)(void *), void *arg);
