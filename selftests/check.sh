@@ -301,6 +301,9 @@ fi
 if has model; then beside model "$HERE/model.sh"; fi
 if has cost; then
 	for k in "${kernels[@]}"; do cost_suite "$k"; done
+	say "costs, beside the prototype's"
+	logs=("${kernels[@]/#/$LOGS/cost-}")
+	awk -f "$HERE/costs.awk" "${logs[@]/%/.log}" || true
 fi
 if has kselftest; then
 	for k in "${kernels[@]}"; do kselftest_suite "$k"; done
