@@ -44,6 +44,10 @@ ifdef SAN
 override CFLAGS += $(SAN_FLAGS) $(SAN_DEFINE)
 endif
 
+# systemtap-sdt-dev: probes for perf, bpftrace, gdb
+SDT := $(wildcard /usr/include/sys/sdt.h /usr/include/*/sys/sdt.h)
+LIB_FLAGS += $(if $(SDT),-DFB_SDT)
+
 # liburing-dev
 URING := $(if $(wildcard /usr/include/liburing.h),-luring)
 LIB_FLAGS += $(if $(URING),-DFB_URING)

@@ -63,6 +63,8 @@ static inline __attribute__((always_inline, noreturn)) void
 end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	 struct fiber *parent, uint32_t takeover)
 {
+	FB_PROBE(exit, f->id);
+	FB_PROBE(switch, f->id, parent->id, p->index);
 	p->ended++;
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
@@ -113,6 +115,7 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	if (parent)
 		end_into(c, p, f, parent,
 			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
+	FB_PROBE(exit, f->id);
 	if (!(f->flags & FB_F_OURS))
 		p->ended++;
 	fb_sched_quit(c, p, fb_join_bury, f);
@@ -213,6 +216,7 @@ static void *stack_top(const struct fiber *f, const struct fiber_attr *attr)
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
 {
 	struct fiber *f = fb_stack_get(p, 0);
+	const uint64_t nobody = 0;
 
 	if (!f)
 		return NULL;
@@ -220,6 +224,7 @@ struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *ar
 	f->flags |= FB_F_OURS;
 	f->in = NULL;
 	f->id = (1ULL << 63) + p->ours++ * p->id_step + p->index;
+	FB_PROBE(spawn, f->id, nobody, f->fn);
 	f->err = 0;
 	fb_ctx_init(&f->ctx, fb_stack_high(f));
 	return f;
@@ -237,6 +242,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 			  void *(*fn)(void *), void *arg, struct fb_scope *s,
 			  int (*scoped)(void *))
 {
+	const uint64_t nobody = 0;
 	struct fiber *f;
 	uint64_t n;
 
@@ -250,6 +256,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 		set_attr(f, attr);
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
+	FB_PROBE(spawn, f->id, nobody, f->fn);
 	f->err = 0;
 	fb_ctx_init(&f->ctx, stack_top(f, attr));
 	if (out)
@@ -290,6 +297,7 @@ ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	p->idle_passes += !attr;	/* run_child counted a switch */
 	f->id = p->id_next;
 	FB_WRITE(p->id_next, f->id + p->id_step);
+	FB_PROBE(spawn, f->id, c->cur->id, f->fn);
 	f->err = 0;
 	fb_ctx_init(&f->ctx, stack_top(f, attr));
 	fb_sched_ready(p, f);
@@ -312,11 +320,13 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	if (slow)
 		spawn_look(p, f);
+	FB_PROBE(spawn, f->id, self->id, f->fn);
 	FB_WRITE(self->child, f->id);	/* take_parent may look */
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
 	fb_sched_wake();
+	FB_PROBE(switch, self->id, f->id, p->index);
 	c->cur = f;
 	fb_runq_publish_some(&p->q);
 	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));

@@ -130,7 +130,7 @@ struct fb_carrier *fb_pin_home(struct fb_carrier *c, struct fiber *self)
 	while (fb_unlikely(fb_home(self->child) != c)) {
 		p = c->proc;
 		FB_WRITE(c->page->pending, 0);
-		to = fb_dispatch(c, p, fb_pick(p));
+		to = fb_dispatch(c, p, self, fb_pick(p));
 		fb_sched_publish(p);
 		c = fb_switch_call(c, &self->ctx, to, deliver, self);
 	}

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "poller.h"
+#include "probe.h"
 #include "trace.h"
 
 #define RANGES		32
@@ -220,6 +221,7 @@ void fb_preempted(struct fb_carrier *c)
 	p->preemptions++;
 	if (fb_unlikely(p->trace != NULL))
 		fb_trace_preempt(p, c->cur);
+	FB_PROBE(preempt, c->cur->id, p->index);
 	fb_sched_give(c, p, work);
 }
 

@@ -149,6 +149,7 @@ void fb_sched_ready_quietly(struct fb_processor *p, struct fiber *f)
 {
 	if (fb_unlikely(p->tracing))
 		fb_trace_ready(p, f);
+	FB_PROBE(ready, f->id, p->index);
 	FB_WRITE(f->why, 0);
 	if (!pushed_soon(p, f))
 		push_last(p, f);
@@ -165,6 +166,7 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 {
 	if (fb_unlikely(p->tracing))
 		fb_trace_ready(p, f);
+	FB_PROBE(ready, f->id, p->index);
 	FB_WRITE(f->why, 0);		/* the last write but by who runs it */
 	if (!pushed_soon(p, f)) {
 		f = fb_runq_swap_next(&p->q, f);
@@ -177,8 +179,11 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 
 void fb_sched_ready_global(struct fiber *f)
 {
+	const uint32_t none = FB_NO_PROCESSOR;
+
 	if (fb_unlikely(fb_tr.on))
 		fb_trace_ready_global(f);
+	FB_PROBE(ready, f->id, none);
 	FB_WRITE(f->why, 0);
 	if (f->flags & FB_F_TIMES)
 		fb_times_ready(f);

@@ -90,8 +90,11 @@ __attribute__((noinline)) void fb_sched_clock(struct fb_processor *p)
 __attribute__((noinline)) void fb_sched_rest(struct fb_carrier *c,
 					    struct fb_processor *p)
 {
+	const uint64_t root = 0;
+
 	if (fb_unlikely(p->tracing))
 		fb_trace_switch(p, NULL);
+	FB_PROBE(switch, c->cur->id, root, p->index);
 	c->cur = NULL;
 	p->idle_passes++;
 	fb_sched_clock(p);
@@ -130,6 +133,7 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 			   uint64_t deadline)
 {
 	bool back = c->cur && !(flags & FB_WAIT_GIVE);
+	uint64_t id;
 	uint32_t i;
 	int r;
 
@@ -147,6 +151,8 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 			fb_san_acquire(c->proc);
 			if (fb_unlikely(fb_tr.on))
 				fb_trace_arrive(c, r, back);
+			id = c->cur ? c->cur->id : 0;
+			FB_PROBE(handoff, id, i, r);
 			return true;
 		}
 		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -310,9 +316,10 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 	struct fiber *self = c->cur;
 	struct fb_ctx *to;
 
+	FB_PROBE(park, self->id, self->why);
 	fb_sched_suspend(c, self);
 	FB_WRITE(c->page->pending, 0);
-	to = fb_dispatch(c, p, fb_pick(p));
+	to = fb_dispatch(c, p, self, fb_pick(p));
 	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);
 	c = fb_switch_call(c, &self->ctx, to, fn, arg);
@@ -327,7 +334,7 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 
 	FB_WRITE(c->page->pending, 0);
 	f = fb_pick(p);
-	to = fb_dispatch(c, p, f);
+	to = fb_dispatch(c, p, self, f);
 	if (f)
 		p->idle_passes++;	/* p->ended counts this switch */
 	fb_sched_publish(p);
@@ -454,6 +461,7 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 
 void fb_sched_loop(struct fb_carrier *c)
 {
+	const uint64_t root = 0;
 	struct fb_processor *p;
 	struct fiber *f;
 
@@ -472,7 +480,9 @@ void fb_sched_loop(struct fb_carrier *c)
 		fb_sched_publish(p);
 		if (fb_unlikely(p->tracing))
 			fb_trace_switch(p, f);
-		fb_switch(c, &c->root, fb_dispatch(c, p, f));
+		FB_PROBE(switch, root, f->id, p->index);
+		c->cur = f;
+		fb_switch(c, &c->root, &f->ctx);
 		c->kept = false;	/* it may have waited meanwhile */
 	}
 }

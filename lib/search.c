@@ -53,6 +53,7 @@ static struct fiber *steal(struct fb_processor *p, bool all)
 			p->steals++;
 			if (fb_unlikely(p->tracing))
 				fb_trace_steal(p, f, at);
+			FB_PROBE(steal, f->id, p->index, at);
 			return f;
 		}
 	}
