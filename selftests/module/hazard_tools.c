@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hazard_tools.c - gdb, strace, core dumps and criu meet a busy group
+ * hazard_tools.c - gdb, strace, trace-cmd, core dumps and criu meet a busy group
  *
  * The programs are those of Debian, brought into the VM by vm/tools.sh; without
  * them the tests say so and skip.
@@ -302,6 +302,45 @@ TEST(core_dump_shows_all_carriers)
 		TH_LOG("no gdb here: only the notes were counted");
 	}
 	unlink(core);
+}
+
+/* --- trace-cmd ----------------------------------------------------------------- */
+
+#define RECORDED	"/tmp/fiber-trace.dat"
+
+/* The commands of fiber_probes(7). Events of the crowd: of one at least. */
+static unsigned int record_and_report(const char *tool)
+{
+	char *record[] = { (char *)tool, "record", "-e", "fiber", "-o", RECORDED,
+		"sleep", "1", NULL };
+	char *report[] = { (char *)tool, "report", "-i", RECORDED, NULL };
+
+	if (run(record) || run(report))
+		return 0;
+	unlink(RECORDED);
+	return lines_with(OUTPUT, " how=", NULL, 0);
+}
+
+TEST(trace_cmd_records_and_reports)
+{
+	const char *tool = find_tool("trace-cmd");
+	char last[256] = "";
+	pid_t pid;
+
+	NEED_MODULE();
+	if (!tool)
+		SKIP(return, "no trace-cmd here");
+	pid = start_crowd();
+	ASSERT_TRUE(RAW_UNTIL(record_and_report(tool)));
+	EXPECT_LE(1, lines_with(OUTPUT, " kept=", last, sizeof(last)));
+	EXPECT_NE(NULL, strstr(last, " block: ")) TH_LOG("%s", last);
+	EXPECT_EQ(lines_with(OUTPUT, " how=", NULL, 0),
+		  lines_with(OUTPUT, " how=grace", NULL, 0) +
+		  lines_with(OUTPUT, " how=edge", NULL, 0) +
+		  lines_with(OUTPUT, " how=upcall", NULL, 0));
+	if (_metadata->exit_code)
+		show_output();
+	EXPECT_EQ(MIX_WELL, end_crowd(pid));
 }
 
 /* --- criu -------------------------------------------------------------------------- */

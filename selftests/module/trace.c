@@ -234,6 +234,28 @@ TEST(trace_preempt_and_refuse)
 		fputs(text, stdout);
 }
 
+/* What tools print a recorded event by says all: no name that the kernel alone knows. */
+TEST(trace_formats)
+{
+	static const char *const event[] = {
+		"attach", "exit", "block", "handoff", "return", "preempt",
+		"refuse",
+	};
+	char path[128];
+
+	NEED_MODULE();
+	if (access(TRACEFS "/events/fiber", F_OK))
+		SKIP(return, "no tracefs here: %s", strerror(errno));
+	for (size_t i = 0; i < ARRAY_SIZE(event); i++) {
+		snprintf(path, sizeof(path), TRACEFS "/events/fiber/%s/format",
+			 event[i]);
+		ASSERT_EQ(0, get(path));
+		EXPECT_NE(NULL, strstr(text, "print fmt: \"tgid=%d pid=%d "));
+		EXPECT_EQ(NULL, strstr(text, "FIBER_"))
+			TH_LOG("%s", strstr(text, "print fmt"));
+	}
+}
+
 /* --- perf -------------------------------------------------------------------- */
 
 static int perf_counter(const char *event)

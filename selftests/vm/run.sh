@@ -12,7 +12,7 @@
 #   -icount           exact instruction counts (one processor, slow)
 #   -e NAME=VALUE     environment of the tests; may be repeated
 #   -p PROGRAM        a program to bring along, with the libraries it needs
-#   -tools            gdb, strace, criu as well (vm/tools.sh)
+#   -tools            gdb, strace, trace-cmd, criu (vm/tools.sh)
 #   -f PATH[=TO]      a file or folder to bring along; may be repeated
 #   -t SECONDS        limit for the whole run (300)
 #   -T SECONDS        limit for one program (300)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Debian's gdb, strace and criu for the VM: fetched and unpacked, not installed.
+# Debian's gdb, strace, trace-cmd and criu for the VM: fetched and unpacked, not installed.
 #
 #   tools.sh        fetch into the cache (no-op when there); print the programs
 #
@@ -16,7 +16,7 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$HERE/lib.sh"
 
 TOOLS=$VM_CACHE/tools
-WANTED=(gdb-minimal strace criu)
+WANTED=(gdb-minimal strace trace-cmd criu)
 
 say() { echo "# $*" >&2; }
 
@@ -55,7 +55,7 @@ fetch() {
 mkdir -p "$VM_CACHE/locks"
 exec 9>"$VM_CACHE/locks/tools"
 flock 9
-programs=(usr/bin/gdb usr/bin/strace usr/sbin/criu)
+programs=(usr/bin/gdb usr/bin/strace usr/bin/trace-cmd usr/sbin/criu)
 for program in "${programs[@]}"; do
 	[ ! -x "$TOOLS/$program" ] || continue
 	say "fetching ${WANTED[*]}"
