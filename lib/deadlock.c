@@ -158,7 +158,7 @@ static void tell(uint64_t n)
 	while (fb_dump(STDERR_FILENO) == -EBUSY)	/* by a signal */
 		sched_yield();
 	if (dl.mode & ABORT) {
-		fb_trace_fatal();
+		fb_last_words();
 		abort();
 	}
 }

@@ -72,13 +72,13 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE, FB_JOIN_GONE };
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
  * are to be put back (thread.c); it is of the latency class (latency.c); times.c;
- * pin.c
+ * pin.c; contention.c
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
-	FB_F_LOCKED = 2048,
+	FB_F_LOCKED = 2048, FB_F_WAITS = 4096,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -101,7 +101,8 @@ struct fb_waiter {
 struct fiber {
 	struct fb_ctx ctx;		/* first: the run queue stores &ctx */
 	uint64_t child;			/* inside fiber_spawn of the one with this id; or 0; */
-					/* with FB_F_LOCKED: fb_home() */
+					/* with FB_F_LOCKED: fb_home(); else */
+					/* with FB_F_WAITS: contention.c */
 	uintptr_t join;			/* atomic */
 	void *(*fn)(void *);
 	union {
@@ -150,7 +151,7 @@ struct fb_pool {
 struct fb_processor {
 	struct fb_ppage *page;
 	uint64_t pass;
-	uint64_t look_at;		/* pass of the next slow look; 0: .hurry, .tracing */
+	uint64_t look_at;		/* pass of the next slow look; 0: .hurry, .recording */
 	struct fiber *pool;		/* free blocks of the default class */
 	uint32_t pool_count;
 	uint32_t watch;			/* part of takeover: see fb_sched_watch */
@@ -172,7 +173,13 @@ struct fb_processor {
 	uint32_t hurry, hurried;	/* latency.c */
 	uint64_t look_next;		/* what look_at is without those */
 	uint32_t index;			/* constant */
-	uint32_t tracing;		/* trace.c: switches are recorded */
+	union {				/* every pass is a slow one: */
+		struct {
+			uint16_t tracing;	/* trace.c: switches are recorded */
+			uint16_t profiling;	/* contention.c */
+		};
+		uint32_t recording;	/* either */
+	};
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
 	uint32_t locked;		/* pin.c */
 
@@ -216,6 +223,7 @@ struct fb_carrier {
 	uint32_t locks;			/* how often, by .locked */
 	uint32_t home;			/* atomic: .locked is to go on here */
 	void *cpus;			/* of the thread before it was pinned; or NULL */
+	uint64_t waits;			/* contention.c; of .locked with FB_F_WAITS */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -455,7 +463,7 @@ static inline __attribute__((always_inline)) void
 fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 {
 	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH | FB_F_TIMES |
-				       FB_F_LOCKED)))
+				       FB_F_LOCKED | FB_F_WAITS)))
 		c = fb_thread_in(c, self);
 	*c->errno_loc = self->err;
 	fb_leave(c);
@@ -636,6 +644,8 @@ void fb_kern_fork_child(void);
 int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value);
 /* One line on stderr, "fiber: ...". Takes no lock of stdio. */
 void fb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The process is about to end: write what was recorded, as it stands. */
+void fb_last_words(void);
 _Noreturn void fb_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -121,7 +121,7 @@ static void report(const struct fiber *f, const char *sp, void *ip,
 static _Noreturn void report_broken(const struct fiber *f, const char *sp)
 {
 	report(f, sp, (void *)f->fn, " now, more before");
-	fb_trace_fatal();
+	fb_last_words();
 	abort();
 }
 
@@ -247,7 +247,7 @@ static void on_fault(int sig, siginfo_t *si, void *context)
 		return;
 	}
 	report(c->cur, sp, (void *)u->uc_mcontext.gregs[REG_RIP], "");
-	fb_trace_fatal();
+	fb_last_words();
 	default_action(sig, si);
 	errno = err;
 }

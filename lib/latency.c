@@ -153,7 +153,7 @@ FB_EXPORT int fiber_yield_to(fiber_t *f)
 		return -EINVAL;
 	p = fb_enter(c);
 	/* As for run-next: the others have their turn all the same. */
-	if (++p->pass < (p->locked ? 0 : p->tracing ? p->look_next : p->look_at) &&
+	if (++p->pass < (p->locked ? 0 : p->recording ? p->look_next : p->look_at) &&
 	    !FB_READ(c->page->pending) && !FB_READ(fb_rt.info->waiting) &&
 	    take(p, f)) {
 		if (fb_unlikely(p->tracing))

@@ -123,7 +123,7 @@ static __attribute__((noinline, cold)) void tell(int r,
 	if (m->q)
 		say_waiters(m);
 	say_stack();
-	fb_trace_fatal();
+	fb_last_words();
 	abort();
 }
 

@@ -2,6 +2,7 @@
 /* os.c - system calls that the rooms share; errno is kept */
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
 #include <string.h>
@@ -164,4 +165,33 @@ uint32_t fb_os_uring_threads(void)
 		}
 	fb_sys(SYS_close, fd);
 	return n;
+}
+
+static int create(const char *s, char *path)
+{
+	char name[PATH_MAX];
+	size_t n = 0;
+	int fd;
+
+	for (; *s && n < sizeof(name) - 12; s++)
+		if (s[0] == '%' && s[1] == 'p') {
+			n += (size_t)sprintf(name + n, "%d", (int)getpid());
+			s++;
+		} else {
+			name[n++] = *s;
+		}
+	name[n] = 0;
+	fd = *s ? -1 : open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return *s ? -ENAMETOOLONG : -errno;
+	close(fd);
+	return realpath(name, path) ? 0 : -errno;
+}
+
+int fb_os_create(const char *name, char *path)
+{
+	int err = errno, r = create(name, path);
+
+	errno = err;
+	return r;
 }

@@ -13,6 +13,11 @@ int fb_os_membarrier(int cmd);
 char fb_os_thread_state(int tid);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
+/*
+ * Open the file for writing and close it; %p in its name is the pid. path: its full
+ * name, 4096 bytes. 0 or -errno.
+ */
+int fb_os_create(const char *name, char *path);
 /* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
 int fb_os_open_stat(void);
 /* Threads of this process; 0: not known. */

@@ -10,7 +10,7 @@
 static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
 {
 	p->look_next = pass;
-	p->look_at = p->hurry | p->tracing | p->locked ? 0 : pass;
+	p->look_at = p->hurry | p->recording | p->locked ? 0 : pass;
 }
 
 /* ---- search.c ---- */

@@ -19,8 +19,10 @@
 #include <unistd.h>
 
 #include "blocked.h"
+#include "contention.h"
 #include "poller.h"
 #include "ring.h"
+#include "sync.h"
 #include "task.h"
 #include "trace.h"
 #include "user.h"
@@ -66,6 +68,12 @@ void fb_say(const char *fmt, ...)
 	va_end(ap);
 }
 
+void fb_last_words(void)
+{
+	fb_trace_fatal();
+	fb_contention_fatal();
+}
+
 _Noreturn void fb_die(const char *fmt, ...)
 {
 	va_list ap;
@@ -73,7 +81,7 @@ _Noreturn void fb_die(const char *fmt, ...)
 	va_start(ap, fmt);
 	say(fmt, ap);
 	va_end(ap);
-	fb_trace_fatal();
+	fb_last_words();
 	abort();
 }
 
@@ -357,6 +365,7 @@ static void watch_fork(void)
 static void take_down(void)
 {
 	fb_trace_stop();
+	fb_contention_stop();
 	fb_poller_stop();
 	fb_rt.backend->close();
 	fb_dump_stop();
@@ -390,6 +399,8 @@ static int start(const struct fiber_config *cfg)
 		r = fb_deadlock_start();
 	if (!r)
 		r = fb_trace_start();
+	if (!r)
+		r = fb_contention_start();
 	if (!r)
 		r = fb_carrier_start();
 	if (r) {
@@ -511,9 +522,11 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	r = fiber_init(NULL);
 	if (r)
 		return r;
+	FB_WRITE(fb_ct.runner, &fb_thread_mark);
 	r = fiber_spawn(&f, run_main, &m);
 	if (!r)
 		r = fiber_join(f, NULL);
+	FB_WRITE(fb_ct.runner, NULL);
 	/* Fibers are alive, or a plain thread is inside a call. */
 	if (fiber_fini())
 		/* Pairs with the exchange in fiber_init. */

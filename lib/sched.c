@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "contention.h"
 #include "pass.h"
 #include "poller.h"
 #include "trace.h"
@@ -263,7 +264,8 @@ static struct fiber *pick_any(struct fb_processor *p)
 	return f || !p->hurry ? f : fb_latency_pick(p);
 }
 
-static struct fiber *pick_slow(struct fb_processor *p)
+static inline __attribute__((always_inline)) struct fiber *
+pick_slow(struct fb_processor *p)
 {
 	struct fiber *f;
 
@@ -289,15 +291,24 @@ static struct fiber *pick_slow(struct fb_processor *p)
 	return pick_any(p);
 }
 
+static __attribute__((noinline)) struct fiber *
+pick_recorded(struct fb_processor *p)
+{
+	struct fiber *f;
+
+	if (p->profiling)
+		fb_contention_parks(fb_current());
+	f = pick_slow(p);
+	/* The root tells for itself. */
+	if (p->tracing && f && fb_current()->cur)
+		fb_trace_switch(p, f);
+	return f;
+}
+
 __attribute__((noinline)) struct fiber *
 fb_sched_pick_slow(struct fb_processor *p)
 {
-	struct fiber *f = pick_slow(p);
-
-	/* The root tells for itself. */
-	if (fb_unlikely(p->tracing) && f && fb_current()->cur)
-		fb_trace_switch(p, f);
-	return f;
+	return fb_unlikely(p->recording) ? pick_recorded(p) : pick_slow(p);
 }
 
 /* ---- what fibers do ---- */

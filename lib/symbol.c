@@ -23,6 +23,10 @@
 
 #pragma weak _dl_find_object
 
+/* In libfiber.a: see preempt.c. */
+extern const char __start_fb_text[] __attribute__((weak, visibility("hidden")));
+extern const char __stop_fb_text[] __attribute__((weak, visibility("hidden")));
+
 struct file {
 	const struct link_map *of;
 	const char *map;		/* NULL: it has no symbols that we know */
@@ -176,6 +180,18 @@ bool fb_symbol_ours(uintptr_t ip)
 	       !_dl_find_object((void *)ip, &o) &&
 	       us.dlfo_link_map == o.dlfo_link_map &&
 	       us.dlfo_link_map->l_name[0];	/* not the main program */
+}
+
+void fb_symbol_us(uintptr_t *low, uintptr_t *high)
+{
+	struct dl_find_object us;
+
+	*low = (uintptr_t)__start_fb_text;
+	*high = (uintptr_t)__stop_fb_text;
+	if (*low || !_dl_find_object || _dl_find_object((void *)fb_symbol, &us))
+		return;
+	*low = (uintptr_t)us.dlfo_map_start;
+	*high = (uintptr_t)us.dlfo_map_end;
 }
 
 void fb_symbol_end(void)

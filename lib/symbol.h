@@ -2,7 +2,7 @@
 /*
  * symbol.h - stacks and names, in a signal handler too
  *
- * One caller at a time: who dumps (dump.c).
+ * Names: one caller at a time, who has fb_symbol_take().
  */
 #ifndef FB_SYMBOL_H
 #define FB_SYMBOL_H
@@ -10,6 +10,7 @@
 #include "fb.h"
 
 /* ---- unwind.c ---- */
+#define FB_UNWIND_MACHINE	1216
 struct fb_unwind {
 	uint64_t reg[17];		/* DWARF's numbers; [16]: where it goes on */
 	uint32_t known;			/* bit: that register is */
@@ -17,7 +18,9 @@ struct fb_unwind {
 	uintptr_t window_at;
 	size_t window_n;
 	bool first;
+	bool own;			/* it is the caller's, and all there */
 	char window[512];
+	uint64_t machine[FB_UNWIND_MACHINE / 8];
 };
 /* `used` bytes from sp up are the stack. */
 void fb_unwind_begin(struct fb_unwind *u, void *sp, void *bp, void *ip,
@@ -31,6 +34,8 @@ bool fb_unwind_next(struct fb_unwind *u);
 const char *fb_symbol(uintptr_t ip);
 /* Is the code at ip in this library (and the library an object of its own)? */
 bool fb_symbol_ours(uintptr_t ip);
+/* Where the library's code is. */
+void fb_symbol_us(uintptr_t *low, uintptr_t *high);
 /* One at a time asks; false: another does. dump.c */
 bool fb_symbol_take(void);
 void fb_symbol_give(void);

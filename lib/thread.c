@@ -18,7 +18,7 @@
  * caught lies where arg was: who can throw has begun. uncaught is short: each
  * one thrown stands in a destructor that the one before has called.
  */
-#include "fb.h"
+#include "contention.h"
 
 extern struct fb_eh *__cxa_get_globals(void) __attribute__((weak));
 
@@ -76,7 +76,9 @@ struct fb_carrier *fb_thread_in(struct fb_carrier *c, struct fiber *self)
 		c->eh->caught = self->caught;
 		c->eh->uncaught = self->uncaught;
 	}
-	self->flags &= (uint16_t)~(FB_F_FPU | FB_F_EH);
+	if (self->flags & FB_F_WAITS)
+		fb_contention_waited(c, self);
+	self->flags &= (uint16_t)~(FB_F_FPU | FB_F_EH | FB_F_WAITS);
 	if (self->flags & FB_F_TIMES)
 		fb_times_run(self);
 	return c;

@@ -33,9 +33,6 @@
  * The file is created at the start, so that an error is told then, and written at
  * the end under its full name. The child of a fork has another pid: it writes none.
  */
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -296,29 +293,6 @@ void fb_trace_fatal(void)
 
 /* ---- start ---- */
 
-/* FIBER_TRACE with %p replaced by the pid, in full. */
-static int full_path(const char *s)
-{
-	char name[PATH_MAX], *full;
-	size_t n = 0;
-	int fd;
-
-	for (; *s && n < sizeof(name) - 12; s++)
-		if (s[0] == '%' && s[1] == 'p') {
-			n += (size_t)sprintf(name + n, "%d", (int)getpid());
-			s++;
-		} else {
-			name[n++] = *s;
-		}
-	name[n] = 0;
-	fd = *s ? -1 : open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return *s ? -ENAMETOOLONG : -errno;
-	close(fd);
-	full = realpath(name, fb_tr.path);
-	return full ? 0 : -errno;
-}
-
 static int map_rings(void)
 {
 	uint32_t n = fb_rt.nproc + 1;
@@ -380,7 +354,7 @@ static int start(const char *path)
 	if (r < 0)
 		return r;
 	fb_tr.path[0] = 0;
-	r = path ? full_path(path) : 0;
+	r = path ? fb_os_create(path, fb_tr.path) : 0;
 	if (r) {
 		fb_say("FIBER_TRACE=%s: cannot be written: %s", path,
 		       strerror(-r));

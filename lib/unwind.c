@@ -7,7 +7,8 @@
  * loader's lock; without it there is the innermost frame only. The stack is read
  * by process_vm_readv from a window, since its fiber may run and end meanwhile, and
  * its memory be gone. What is found is then wrong, but bounded: each frame must
- * lie above the one before.
+ * lie above the one before. Who looks at its own stack says so (u->own), and its
+ * words are read where they are.
  *
  * Of DWARF's expressions only those are known that compilers make for frames whose
  * stack was aligned anew (a register, an offset, a load); any other ends the walk.
@@ -254,6 +255,7 @@ struct machine {
 	unsigned int depth;
 	uintptr_t loc;
 };
+_Static_assert(sizeof(struct machine) <= FB_UNWIND_MACHINE, "struct fb_unwind");
 
 /* Until the row that holds at pc. */
 static bool execute(struct machine *m, const struct entry *e,
@@ -306,13 +308,17 @@ static bool execute(struct machine *m, const struct entry *e,
 /* ---- memory ---- */
 
 /* Of the stack [low, high), the words at addr. */
-static bool peek(struct fb_unwind *u, uintptr_t addr, uint64_t *v)
+FB_LOOKS static bool peek(struct fb_unwind *u, uintptr_t addr, uint64_t *v)
 {
 	struct iovec local, remote;
 	ssize_t n;
 
 	if (addr < u->low || addr + 8 > u->high || addr + 8 < addr)
 		return false;
+	if (u->own) {
+		*v = *(const volatile uint64_t *)addr;
+		return true;
+	}
 	if (addr < u->window_at || addr + 8 > u->window_at + u->window_n) {
 		remote.iov_base = (void *)addr;
 		remote.iov_len = u->high - addr < sizeof(u->window) ?
@@ -402,27 +408,28 @@ void fb_unwind_begin(struct fb_unwind *u, void *sp, void *bp, void *ip,
 	u->reg[RA] = (uintptr_t)ip;
 	u->known = 1u << RSP | 1u << RBP | 1u << RA;
 	u->first = true;
+	u->own = false;
 }
 
 FB_LOOKS bool fb_unwind_next(struct fb_unwind *u)
 {
 	/* Behind a call there may be another function. */
 	uintptr_t pc = u->reg[RA] - !u->first;
-	static struct machine m;	/* dump.c: one at a time */
+	struct machine *m = (struct machine *)(void *)u->machine;
 	struct entry e;
 	uint64_t cfa;
 
-	memset(&m, 0, sizeof(m));
-	m.row.cfa_reg = -1;
+	memset(m, 0, sizeof(*m));
+	m->row.cfa_reg = -1;
 	u->first = false;
 	if (!find_entry(pc, &e))
 		return false;
-	m.loc = e.start;
-	if (!execute(&m, &e, e.code, e.code_end, UINTPTR_MAX))
+	m->loc = e.start;
+	if (!execute(m, &e, e.code, e.code_end, UINTPTR_MAX))
 		return false;
-	m.first = m.row;
-	m.loc = e.start;
-	return execute(&m, &e, e.own, e.own_end, pc) &&
-	       frame_address(u, &m.row, &cfa) && restore(u, &m.row, cfa) &&
+	m->first = m->row;
+	m->loc = e.start;
+	return execute(m, &e, e.own, e.own_end, pc) &&
+	       frame_address(u, &m->row, &cfa) && restore(u, &m->row, cfa) &&
 	       u->reg[RA];
 }

@@ -3,6 +3,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 
+#include "contention.h"
 #include "pick.h"
 #include "task.h"
 
@@ -180,13 +181,23 @@ static unsigned int wait_thread(struct fb_wait *k)
 	return FB_W_OBJECT;
 }
 
+static unsigned int wait_counted(struct fb_wait *k, unsigned int why)
+{
+	uint64_t since = fb_contention_thread(why);
+	unsigned int state = wait_thread(k);
+
+	if (since)
+		fb_contention_thread_waited(since, why);
+	return state;
+}
+
 unsigned int fb_wait(struct fb_caller *me, struct fb_wait *k, unsigned int why)
 {
 	struct fiber *f;
 	unsigned int state;
 
 	if (!me->c)
-		return wait_thread(k);
+		return wait_counted(k, why);
 	f = me->c->cur;
 	FB_WRITE(f->why, (uint8_t)why);
 	f->w.woken = 0;

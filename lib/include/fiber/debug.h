@@ -76,6 +76,32 @@ int fiber_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg);
  */
 int fiber_dump(int fd);
 
+#define FIBER_CONTENTION_FRAMES	32
+/*
+ * struct fiber_contention - a place where fibers and plain threads waited
+ * @what:     for what: "mutex", "send" ..., as fiber_info.why; of the one place where
+ *            all are counted that found no room among the others, ""
+ * @count:    how often
+ * @total_ns: how long in all, from when one parked until it went on
+ * @max_ns:   the longest
+ * @frames:   how many of frame[] there are
+ * @frame:    return addresses, from the call that waited outwards
+ */
+struct fiber_contention {
+	const char *what;
+	uint64_t count, total_ns, max_ns;
+	uint32_t frames, reserved;
+	void *frame[FIBER_CONTENTION_FRAMES];
+};
+/*
+ * fiber_contention - up to max of them into places[], the longest total first;
+ * returns how many there are (at most 3073 are kept). Needs FIBER_CONTENTION in the
+ * environment, which makes each wait slower. Waits for time and for descriptors are
+ * not counted. Any thread. Errors: -EOPNOTSUPP (it was not set), -EINVAL, -EPERM (no
+ * runtime).
+ */
+int fiber_contention(struct fiber_contention *places, int max);
+
 #ifdef __cplusplus
 }
 #endif
