@@ -222,7 +222,8 @@ void fiber_handoff_block(struct fiber_carrier *c)
 	struct fiber_processor *p = c->processor;
 
 	WRITE_ONCE(c->page->blocks, fiber_count(c, FIBER_STAT_BLOCKS));
-	if (!wanted_by_any(p) && keep(c, p))
+	/* The usual reason first; keep() looks at all of them. */
+	if (!READ_ONCE(p->page->takeover) && keep(c, p))
 		trace_block(c, true);
 	else
 		block_away(c);

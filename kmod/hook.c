@@ -35,13 +35,10 @@ static bool may_lose(struct fiber_carrier *c)
 	       !READ_ONCE(c->page->no_preempt);
 }
 
-static void sched_out(struct preempt_notifier *n, struct task_struct *next)
+static __always_inline void leave(struct fiber_carrier *c)
 {
-	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
 	unsigned int state = READ_ONCE(current->__state);
 
-	if (unlikely(c->armed))
-		fiber_upcall_disarm(c);
 	if (unlikely(state == TASK_DEAD)) {
 		fiber_carrier_end(c);
 		return;
@@ -54,19 +51,41 @@ static void sched_out(struct preempt_notifier *n, struct task_struct *next)
 		fiber_handoff_block(c);
 }
 
+/* Out of line, as come_armed: each block pays for what they save and restore. */
+static noinline void leave_armed(struct fiber_carrier *c)
+{
+	fiber_upcall_disarm(c);
+	leave(c);
+}
+
+static void sched_out(struct preempt_notifier *n, struct task_struct *next)
+{
+	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
+
+	if (unlikely(c->armed))
+		leave_armed(c);
+	else
+		leave(c);
+}
+
+static noinline void come_armed(struct fiber_carrier *c)
+{
+	unsigned long flags;
+
+	local_irq_save(flags);
+	fiber_upcall_arm(c);
+	local_irq_restore(flags);
+}
+
 static void sched_in(struct preempt_notifier *n, int cpu)
 {
 	struct fiber_carrier *c = container_of(n, struct fiber_carrier, sched);
-	unsigned long flags;
 
 	if (atomic_read(&c->hold) != FIBER_RUNNING)
 		fiber_handoff_unblock(c);
 	if (unlikely(c->need || c->want_preempt ||
-		     current->mm != c->group->mm)) {
-		local_irq_save(flags);
-		fiber_upcall_arm(c);
-		local_irq_restore(flags);
-	}
+		     current->mm != c->group->mm))
+		come_armed(c);
 	if (c->processor && !fiber_quantum_ticks(c))
 		fiber_quantum_resume(c);
 }
