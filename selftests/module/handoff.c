@@ -547,7 +547,7 @@ FIXTURE_TEARDOWN(crowd)
 TEST_F(crowd, keeps_the_rules)
 {
 	struct mix_options o = { .seconds = 5, .workers = variant->workers,
-				 .signals = true, .forks = true };
+				 .steps = 51, .signals = true, .forks = true };
 	struct mix_result r = {};
 
 	ASSERT_EQ(0, mix_run(&o, &r));

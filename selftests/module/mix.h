@@ -10,6 +10,7 @@
 struct mix_options {
 	unsigned int seconds;		/* 0: until mix_stop is set */
 	unsigned int workers;
+	unsigned int steps;		/* longer until so many, with patience */
 	bool signals, forks;
 	bool execs;			/* of this program, with MIX_NOTHING */
 	bool faults;			/* that a thread of ours serves, later */

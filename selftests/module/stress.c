@@ -72,7 +72,7 @@ static void child(void)
 		.max_carriers = 512, .min_spares = pick(4),
 	};
 	struct mix_options o = {
-		.seconds = 1 + pick(5), .workers = 3 + pick(12),
+		.seconds = 1 + pick(5), .workers = 3 + pick(12), .steps = 1,
 		.signals = true, .forks = true, .execs = true, .faults = true,
 	};
 	struct mix_result r = {};
