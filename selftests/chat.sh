@@ -7,7 +7,7 @@
 #   chat.sh [PROGRAM]	default: build/samples/chat
 #
 # Runs natively, on the backend FIBER_BACKEND (default: user), with each FIBER_IO.
-# Prints TAP; status 0: nothing failed. Clients are bash's own sockets.
+# Prints TAP; status 0: nothing failed. Clients are bash's own sockets, and nc.
 
 set -u
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -136,6 +136,24 @@ manners() {
 	exec {other}>&-
 }
 
+# Two netcats: one is there while the other says something, by its input's end.
+netcats() {
+	local seen
+	coproc AMY { exec timeout 60 nc -N 127.0.0.1 "$port"; }
+	local in=${AMY[1]} out=${AMY[0]} pid=$AMY_PID
+	echo amy >&"$in"
+	until_line "$out" "* amy is here"
+	seen=$(printf 'bob\nhello\n' | timeout 60 nc -N 127.0.0.1 "$port")
+	same "$FIBER_IO: nc says something, and hears it" "bob: hello" \
+		"$(grep hello <<<"$seen")"
+	same "$FIBER_IO: another nc hears it, and that it went" yes \
+		"$(until_line "$out" "bob: hello" &&
+		   until_line "$out" "* bob is gone" && echo yes)"
+	exec {in}>&-
+	wait "$pid"
+	same "$FIBER_IO: nc ends when it is half-closed" 0 $?
+}
+
 ending() {
 	local a b first
 	enter one; a=$fd
@@ -160,6 +178,7 @@ refuses() {
 	same "$name" "${rc%%,*}" "$rc"
 }
 
+command -v nc >/dev/null || { echo "1..0 # SKIP no nc"; exit 4; }
 echo "TAP version 13"
 for FIBER_IO in epoll plain; do
 	export FIBER_IO
@@ -171,6 +190,7 @@ for FIBER_IO in epoll plain; do
 		"$(for f in "$DIR"/heard.*; do grep '^c' "$f" | md5sum; done |
 		   sort -u | wc -l)"
 	manners
+	netcats
 	stop
 	start -t 100 -q 60
 	slow

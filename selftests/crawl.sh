@@ -7,7 +7,8 @@
 #   crawl.sh [PROGRAM]	default: build/samples/crawl
 #
 # Runs natively, on the backend FIBER_BACKEND (default: user), with each FIBER_IO,
-# against samples/httpd. Prints TAP; status 0: nothing failed.
+# against samples/httpd, and nc for what no good server says. Prints TAP; status 0:
+# nothing failed.
 
 set -u
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -84,8 +85,23 @@ ended() {
 	sed "s|http://127.0.0.1:$port||" "$DIR/out"
 }
 
-[ -x "$BUILD/samples/httpd" ] && command -v curl >/dev/null ||
-	{ echo "1..0 # SKIP no samples/httpd, or no curl"; exit 4; }
+# from_nc TEXT: crawl of a server that says that, whatever it is asked, and no more
+from_nc() {
+	local pid
+	: >"$DIR/nc"
+	printf "$1" | timeout 60 nc -v -N -l 127.0.0.1 0 >/dev/null 2>"$DIR/nc" &
+	pid=$!
+	soon grep -q Listening "$DIR/nc"
+	port=$(sed -n 's/^Listening.* //p' "$DIR/nc")
+	crawl /
+	wait $pid
+}
+
+if [ ! -x "$BUILD/samples/httpd" ] || ! command -v curl >/dev/null ||
+   ! command -v nc >/dev/null; then
+	echo "1..0 # SKIP no samples/httpd, curl or nc"
+	exit 4
+fi
 unset http_proxy https_proxy all_proxy
 make_site
 echo "TAP version 13"
@@ -127,6 +143,15 @@ same "a site that is allowed, and refuses" \
 	"$(crawl -a 127.0.0.1:1 /refused.html | grep :1/)"
 same "a page that is too large" '---       0 /large.html  File too large' \
 	"$(crawl /large.html | sed -n 's/^---  *[0-9]* /---       0 /p')"
+ok='HTTP/1.1 200 OK\r\nContent-'
+same "a page of nc" '200       5 /' "$(from_nc "${ok}Length: 5\r\n\r\nhello" | grep ' /$')"
+same "of one that says no length" '200       5 /' \
+	"$(from_nc "${ok}Type: text/html\r\n\r\nhello" | grep ' /$')"
+same "half of what it promised is no page" '---' \
+	"$(from_nc "${ok}Length: 50\r\n\r\nhello" | sed -n 's/ .* \/ .*//p')"
+same "nothing is no page" '---' "$(from_nc '' | sed -n 's/ .* \/ .*//p')"
+same "no HTTP is no page" '---' \
+	"$(from_nc '220 mail\r\n' | sed -n 's/ .* \/ .*//p')"
 same "--help" "usage: crawl [options] URL" "$("$CRAWL" --help | head -n 1)"
 same "no http" "crawl: ftp://x/: not an http:// URL" "$("$CRAWL" ftp://x/ 2>&1)"
 same "no URL" "crawl: which URL? Try --help" "$("$CRAWL" 2>&1)"

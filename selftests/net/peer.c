@@ -9,6 +9,9 @@
  *	peer hold PORT N	N connections, each says "x"; then it waits for the end
  *				of its input, resets the first half, and prints how
  *				many of the others then hear "x" back
+ *	peer drip PORT N	N connections say a line, a byte each in turn, and wait
+ *				for each byte to come back; half-way it waits for the
+ *				end of its input; prints how many heard it all
  *
  * No fibers here: plain blocking calls, a thread for each connection.
  */
@@ -207,27 +210,64 @@ static int resets(const char *port, int n)
 	return 0;
 }
 
-static int hold(const char *port, int n)
+/* So many; none waits for ever. */
+static int *connections(const char *port, int n)
 {
-	int *fd = calloc((size_t)n, sizeof(*fd)), good = 0;
+	int *fd = calloc((size_t)n, sizeof(*fd));
 	struct timeval limit = { .tv_sec = 60 };
-	char c;
 
 	for (int i = 0; i < n; i++) {
 		fd[i] = connect_to(port);
 		setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-		say(fd[i], "x");
 	}
+	return fd;
+}
+
+static void wait_until_told(void)
+{
+	char c;
+
 	puts("held");
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;
+}
+
+static int hold(const char *port, int n)
+{
+	int *fd = connections(port, n), good = 0;
+	char c;
+
+	for (int i = 0; i < n; i++)
+		say(fd[i], "x");
+	wait_until_told();
 	for (int i = 0; i < n / 2; i++)
 		reset(fd[i]);
 	for (int i = n / 2; i < n; i++) {
 		good += read(fd[i], &c, 1) == 1 && c == 'x';
 		close(fd[i]);	/* room for the next one */
 	}
+	printf("%d\n", good);
+	return 0;
+}
+
+static int drip(const char *port, int n)
+{
+	const char line[] = "a byte at a time\n";
+	int *fd = connections(port, n), good = 0;
+	int *heard = calloc((size_t)n, sizeof(*heard));
+	char c;
+
+	for (size_t at = 0; line[at]; at++) {
+		if (at == sizeof(line) / 2)
+			wait_until_told();
+		for (int i = 0; i < n; i++)
+			send(fd[i], line + at, 1, MSG_NOSIGNAL);
+		for (int i = 0; i < n; i++)
+			heard[i] += read(fd[i], &c, 1) == 1 && c == line[at];
+	}
+	for (int i = 0; i < n; i++)
+		good += heard[i] == (int)strlen(line);
 	printf("%d\n", good);
 	return 0;
 }
@@ -243,7 +283,9 @@ int main(int argc, char **argv)
 		return resets(argv[2], atoi(argv[3]));
 	if (argc == 4 && !strcmp(argv[1], "hold"))
 		return hold(argv[2], atoi(argv[3]));
+	if (argc == 4 && !strcmp(argv[1], "drip"))
+		return drip(argv[2], atoi(argv[3]));
 	fprintf(stderr, "usage: peer upstream | half PORT TEXT | reset PORT N | "
-		"hold PORT N\n");
+		"hold PORT N | drip PORT N\n");
 	return 2;
 }
