@@ -101,6 +101,8 @@ static void *carrier_main(void *arg)
 	r = fb_rt.backend->attach(c);
 	if (!r)
 		fb_guard_attach(c);
+	if (!r && fb_rt.seeded)
+		fb_seed_attach(c);
 	/* Attached. Pairs with the acquire of who made it. */
 	__atomic_fetch_add(&cr.ready, 1, __ATOMIC_RELEASE);
 	if (r) {

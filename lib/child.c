@@ -35,7 +35,7 @@ static int wait_a_while(uint64_t *ns, uint64_t deadline)
 	if (now >= deadline)
 		return -ETIMEDOUT;
 	*ns = *ns < LAST_NS / 2 ? *ns * 2 : LAST_NS;
-	return fiber_sleep_until(until < deadline ? until : deadline);
+	return fb_io_nap(until < deadline ? until : deadline);
 }
 
 FB_EXPORT pid_t fiber_waitpid_until(pid_t pid, int *status, int options,

@@ -38,6 +38,7 @@
 
 #define FIRST_NS	1000000000ull
 #define LAST_NS		60000000000ull
+#define SEEDED_NS	1000000ull
 
 enum { REPORT = 1, ABORT = 2, ALONE = 4 };
 
@@ -157,6 +158,7 @@ static void tell(uint64_t n)
 	       (unsigned long long)n, threads);
 	while (fb_dump(STDERR_FILENO) == -EBUSY)	/* by a signal */
 		sched_yield();
+	fb_seed_say();
 	if (dl.mode & ABORT) {
 		fb_last_words();
 		abort();
@@ -183,13 +185,13 @@ void fb_deadlock_idle(void)
 
 	if (!dl.mode)
 		return;
-	now = fiber_now();
+	now = fb_clock();
 	fb_lock(&dl.lock);
 	a = activity();
 	if (a != dl.seen) {
 		dl.seen = a;
 		dl.said = false;
-		dl.ns = FIRST_NS;
+		dl.ns = fb_rt.seeded ? SEEDED_NS : FIRST_NS;
 		FB_WRITE(dl.at, some_alive() ? now + dl.ns : FB_NEVER);
 	} else if (now >= dl.at) {
 		n = look(now);

@@ -296,7 +296,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 int fb_debug_walk(int (*fn)(const struct fiber_info *info, void *arg), void *arg)
 {
 	struct fiber_info i = { .size = sizeof(i) };
-	uint64_t now = fiber_now();
+	uint64_t now = fb_clock();
 	struct fb_slab *s;
 	struct seats who;
 	int r = seats_take(&who);

@@ -82,7 +82,7 @@ void fb_depot_put(unsigned int k, struct fiber *first, size_t n)
 	struct fb_klass *q = &st.k[k];
 	struct batch *b = batch_of(first);
 
-	b->since = fiber_now();
+	b->since = fb_clock();
 	b->newer = NULL;
 	fb_lock(&st.lock);
 	b->older = q->newest;
@@ -248,7 +248,7 @@ bool fb_stack_idle(struct fb_processor *p)
 		if (at == FB_NEVER)
 			continue;
 		if (!now)
-			now = fiber_now();
+			now = fb_clock();
 		if (at <= now) {
 			give_back(k);
 			return true;

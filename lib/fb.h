@@ -250,6 +250,7 @@ struct fb_runtime {
 	size_t stack_size;		/* stride of the default class */
 	uint64_t quantum_ns, grace_ns;
 	uint32_t solo;			/* atomic: see wait.h */
+	uint32_t seeded;		/* 1: see seed.c; else 0 */
 	uint32_t max_carriers, min_spares;
 	uint32_t xsave_size;
 	struct fb_fpu fpu;		/* every fiber begins with */
@@ -317,7 +318,45 @@ static inline __attribute__((always_inline)) void fb_leave(struct fb_carrier *c)
 	FB_WRITE(c->page->in_fiber, 1);
 }
 
+/* ---- seed.c: with fb_rt.seeded ---- */
+/* Before the runtime is made: from this seed; 0: not. */
+void fb_seed_start(uint64_t seed);
+/* c is attached. */
+void fb_seed_attach(struct fb_carrier *c);
+/* Owner of p: the next fiber, or NULL: none, or it is the turn of who yields. */
+struct fiber *fb_seed_pick(struct fb_processor *p);
+/* Owner of the processor: the caller is ready, too, for the next pick. */
+void fb_seed_yields(void);
+/* The calling fiber is at a call: it yields, or not. */
+void fb_seed_point(struct fb_carrier *c);
+/* Uniform below n. Owner of the processor. */
+uint32_t fb_seed_below(uint32_t n);
+/* Owner of p, nothing is ready: go on in time. NULL: it is to sleep. */
+struct fiber *fb_seed_idle(struct fb_processor *p);
+/* A fiber begins (1) or ends (-1) to wait for the world by a timer. */
+void fb_seed_outside(int n);
+/* When the timers come due, by the kernel's clock: FB_NEVER. */
+uint64_t fb_seed_wake_at(void);
+/* The time of the program, and of the wheels. Any thread. */
+uint64_t fb_seed_now(void);
+uint64_t fb_seed_clock(void);
+/* How to replay what went wrong: once. In a signal handler too. */
+void fb_seed_say(void);
+/* For fiber_backend. */
+uint64_t fb_seed_number(void);
+
 /* ---- sched.c, ready.c ---- */
+/*
+ * The calling carrier's fiber stops: a preemption that was put off is done. Where it
+ * costs nothing to look: who parks writes 0, before the pick.
+ */
+static inline __attribute__((always_inline)) void
+fb_sched_heed(struct fb_carrier *c)
+{
+	/* With a seed it is never done: each call of the library looks. */
+	FB_WRITE(c->page->pending, fb_rt.seeded);
+}
+
 /*
  * Park the calling fiber: fn(c, arg) runs when it is off its stack, and makes
  * it findable to whoever readies it. From fiber code, in_fiber == 0; returns
@@ -494,6 +533,13 @@ void fb_times_ready(struct fiber *f);
 void fb_times_waited(struct fiber *f, uint64_t ns);
 
 /* ---- timer.c ---- */
+/* CLOCK_MONOTONIC ns, of the kernel's. Any thread. */
+uint64_t fb_clock(void);
+/* The same, but for seed.c: the clock of timers. Any thread. */
+static inline uint64_t fb_timer_now(void)
+{
+	return fb_unlikely(fb_rt.seeded) ? fb_seed_clock() : fb_clock();
+}
 void fb_timer_init(struct fb_processor *p);
 /*
  * Owner of p; t is in no wheel. It may fire, elsewhere, before this returns.

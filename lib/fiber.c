@@ -335,6 +335,14 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_resume(c, self);
 }
 
+/* It becomes ready, and does not run at once. */
+static bool child_waits(const struct fiber_attr *attr, bool out)
+{
+	if (attr && (attr->flags || (out && attr->stack)))
+		return true;
+	return fb_rt.seeded && fb_seed_below(2);
+}
+
 /* s: the scope it is in, where it does fn for its first step; or NULL */
 static __attribute__((noinline)) int
 spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
@@ -348,10 +356,8 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 		return -EINVAL;
 	if (!c)
 		return spawn_plain(out, attr, fn, arg, s, scoped);
-	if (FB_READ(c->page->pending)) {	/* a put-off preemption */
-		fiber_yield();
-		c = fb_current();
-	}
+	if (FB_READ(c->page->pending))
+		c = fb_caller_pending(c);
 	p = fb_enter(c);
 	f = block_for(p, attr);
 	if (!f) {
@@ -363,7 +369,7 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	f->scoped = scoped;
 	if (attr)
 		set_attr(f, attr);
-	if (attr && (attr->flags || (out && attr->stack))) {
+	if (child_waits(attr, out)) {
 		if (out)
 			*out = f;
 		ready_child(c, p, f, attr);

@@ -207,6 +207,19 @@ int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
 	}
 }
 
+int fb_io_nap(uint64_t until)
+{
+	bool counts = fb_rt.seeded && fb_current();
+	int r;
+
+	if (counts)
+		fb_seed_outside(1);
+	r = fiber_sleep_until(until);
+	if (counts)
+		fb_seed_outside(-1);
+	return r;
+}
+
 int fb_io_poll_now(int fd, uint32_t events)
 {
 	struct pollfd p = { .fd = fd, .events = (short)events };

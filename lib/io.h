@@ -95,6 +95,8 @@ int fb_io_wait_slots(struct fb_io_slot *s, int n, uint64_t deadline);
 /* The same in a blocking call, for whatever fds; revents are set, how many. */
 int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
 		       uint64_t deadline);
+/* fiber_sleep_until, between two looks at what nothing tells of: see seed.c. */
+int fb_io_nap(uint64_t until);
 /* Events now; < 0: an error. */
 int fb_io_poll_now(int fd, uint32_t events);
 /* Whether it waits by epoll. */

@@ -158,7 +158,7 @@ FB_EXPORT int fiber_yield_to(fiber_t *f)
 	    take(p, f)) {
 		if (fb_unlikely(p->tracing))
 			fb_trace_switch(p, f);
-		fb_yield_into(c, p, f);
+		fb_yield_into(c, p, f, 0);
 		return 0;
 	}
 	p->idle_passes++;

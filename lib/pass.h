@@ -6,11 +6,12 @@
 #include "pick.h"
 
 /* ---- sched.c ---- */
-/* Owner of p: the next slow look is at this pass; with those three, at each. */
+/* Owner of p: the next slow look is at this pass; with those four, at each. */
 static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
 {
 	p->look_next = pass;
-	p->look_at = p->hurry | p->recording | p->locked ? 0 : pass;
+	p->look_at = p->hurry | p->recording | p->locked | fb_rt.seeded ?
+		     0 : pass;
 }
 
 /* ---- search.c ---- */

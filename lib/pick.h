@@ -54,9 +54,13 @@ fb_dispatch(struct fb_carrier *c, struct fb_processor *p, struct fiber *self,
 	return &f->ctx;
 }
 
-/* The calling fiber becomes the newest of the ring, f goes on. */
+/*
+ * The calling fiber becomes the newest of the ring, f goes on. pending: what
+ * page->pending is to be then: 0, or fb_rt.seeded.
+ */
 static inline __attribute__((always_inline)) void
-fb_yield_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
+fb_yield_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
+	      uint32_t pending)
 {
 	struct fiber *self = c->cur;
 	struct fb_ctx *me = &self->ctx;
@@ -64,7 +68,7 @@ fb_yield_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	/* Here it moves no other instruction: seen by counting. */
 	FB_PROBE(switch, self->id, f->id, p->index);
 	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);
+	FB_WRITE(c->page->pending, pending);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
 	fb_sched_wake();
@@ -95,7 +99,7 @@ fb_park_sole(struct fb_carrier *c, struct fb_processor *p, fb_lock_t *lock,
 	FB_WRITE(self->why, (uint8_t)why);
 	FB_PROBE(park, self->id, self->why);
 	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);
+	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
 	to = fb_dispatch(c, p, self, fb_pick(p));
 	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);

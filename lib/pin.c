@@ -215,6 +215,8 @@ FB_EXPORT int fiber_thread_lock(void)
 
 	if (!c)
 		return -EPERM;
+	if (fb_rt.seeded)		/* one carrier runs all of them */
+		return -EOPNOTSUPP;
 	if (!c->locked) {
 		r = reserve();
 		if (r)
@@ -306,7 +308,9 @@ int fb_pin_reserve(unsigned int flags, unsigned int cpu)
 	if (flags & FIBER_ATTR_CPU &&
 	    (!(flags & FIBER_ATTR_LOCK) || !cpu_is_ours(cpu)))
 		return -EINVAL;
-	return flags & FIBER_ATTR_LOCK ? reserve() : 0;
+	if (flags & FIBER_ATTR_LOCK)
+		return fb_rt.seeded ? -EOPNOTSUPP : reserve();
+	return 0;
 }
 
 void fb_pin_unreserve(unsigned int flags)

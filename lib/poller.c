@@ -109,6 +109,8 @@ int fb_poller_init(void)
 		fb_say("FIBER_IO=%s: uring, epoll or plain is wanted", want);
 		return -EINVAL;
 	}
+	if (fb_rt.seeded)	/* a ring answers when it likes; plain stops all */
+		want = "epoll";
 	fb_poller.wanted = strcmp(want, "plain") != 0;
 	fb_poller.waiting = 0;
 	fb_rt.pollers = 0;
@@ -259,7 +261,7 @@ static bool any_work(bool sure)
 
 static int sleep_in_epoll(struct epoll_event *ev, uint64_t deadline)
 {
-	uint64_t now = deadline ? fiber_now() : 0;
+	uint64_t now = deadline ? fb_clock() : 0;
 	uint64_t ns = deadline > now ? deadline - now : 0;
 	struct timespec ts = {
 		.tv_sec = (time_t)(ns / 1000000000),

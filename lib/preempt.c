@@ -204,7 +204,7 @@ void fb_preempted(struct fb_carrier *c)
 	uint64_t now = fiber_now();
 	bool work;
 
-	FB_WRITE(c->page->pending, 0);
+	fb_sched_heed(c);
 	fb_sched_clock(p);
 	if (lost)		/* it has just waited for its turn */
 		return;
@@ -243,7 +243,7 @@ FB_EXPORT void fiber_no_preempt_end(void)
 	fb_barrier();
 	if (!c)
 		return;
-	if (fb_unlikely(!c->page->no_preempt))
+	if (fb_unlikely(c->page->no_preempt == fb_rt.seeded))
 		fb_die("fiber_no_preempt_end() without fiber_no_preempt_begin()");
 	FB_WRITE(c->page->no_preempt, c->page->no_preempt - 1);
 	if (!c->page->no_preempt && FB_READ(c->page->pending))

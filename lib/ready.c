@@ -135,7 +135,7 @@ static __attribute__((noinline)) bool special(struct fb_processor *p,
 {
 	if (f->flags & FB_F_TIMES)
 		fb_times_ready(f);
-	return f->flags & FB_F_LATENCY && fb_latency_push(p, f);
+	return f->flags & FB_F_LATENCY && !fb_rt.seeded && fb_latency_push(p, f);
 }
 
 /* It is of the latency class, and has its place. */
@@ -208,7 +208,7 @@ static bool wake_with_token(void)
 		return true;
 	}
 	if (fb_unlikely(fb_tr.on))
-		FB_WRITE(fb_tr.wake_at, fiber_now());
+		FB_WRITE(fb_tr.wake_at, fb_clock());
 	if (fb_rt.backend->wake() == 1)
 		return true;
 	/*

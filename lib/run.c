@@ -31,6 +31,8 @@
 #define DEFAULT_CARRIERS 10000
 #define SPARES		6	/* beyond one a processor, for a burst of blocks */
 #define DEFAULT_STACK	65536
+#define NOT_SEEDED	(FIBER_FEATURE_HANDOFF | FIBER_FEATURE_EXACT | \
+			 FIBER_FEATURE_PREEMPT)
 #define MIN_STACK	16384
 #define MAX_STACK	(1ull << 36)
 #define DEFAULT_QUANTUM	10000000ULL
@@ -134,6 +136,9 @@ static int read_env(struct fiber_config *k)
 	if (r < 0)
 		return r;
 	k->processors = (unsigned int)n;
+	r = fb_env_number("FIBER_SEED", 0, UINT64_MAX, &k->seed);
+	if (r < 0)
+		return r;
 	r = fb_env_number("FIBER_QUANTUM_US", MIN_QUANTUM / 1000, 10000000,
 		       &quantum);
 	if (r < 0)
@@ -185,6 +190,9 @@ static int configure(const struct fiber_config *cfg)
 	r = check_config(&k);
 	if (r)
 		return r;
+	fb_seed_start(k.seed);
+	if (k.seed)
+		k.processors = 1;
 	fb_rt.nproc = k.processors;
 	fb_rt.max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
 	if (fb_rt.max_carriers < k.processors + 1)
@@ -261,6 +269,8 @@ static int choose_backend(void)
 		fb_say("FIBER_BACKEND=%s: kernel or user is wanted", want);
 		return -EINVAL;
 	}
+	if (fb_rt.seeded)		/* nothing is handed on or preempted */
+		want = "user";
 	if (!want || !strcmp(want, "kernel"))
 		r = try_backend(&fb_kern);
 	if (r && want && !strcmp(want, "kernel"))
@@ -276,19 +286,23 @@ static int choose_backend(void)
 static void describe(void)
 {
 	uint64_t f = fb_rt.features;
+	char seed[32] = "";
 
+	if (fb_rt.seeded)
+		snprintf(seed, sizeof(seed), "; seed %llu",
+			 (unsigned long long)fb_seed_number());
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s",
+		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
 		 fb_rt.backend->name, fb_rt.nproc,
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
 		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
 		 f & FIBER_FEATURE_IO_URING ? ", of files by io_uring" : "",
-		 f & FIBER_FEATURE_EXACT ? "" :
+		 f & (FIBER_FEATURE_EXACT | FIBER_FEATURE_SEEDED) ? "" :
 		 "; blocking calls are noticed within milliseconds, not at once",
 		 f & FIBER_FEATURE_HANDOFF ? "" : "; no handoff",
 		 f & FIBER_FEATURE_NO_SIGNAL ? "" : "; uses SIGURG",
 		 f & FIBER_FEATURE_PREEMPT ? "" : "; no preemption",
-		 fb_rt.text_note[0] ? ": " : "", fb_rt.text_note);
+		 fb_rt.text_note[0] ? ": " : "", fb_rt.text_note, seed);
 }
 
 /* ---- start and stop ---- */
@@ -329,7 +343,7 @@ static int make_processors(void)
 	fb_rt.watched = FB_NEVER;
 	fb_rt.epoch++;
 	fb_rt.plain_spawned = 0;
-	fb_rt.started = fiber_now();
+	fb_rt.started = fb_clock();
 	return 0;
 }
 
@@ -347,6 +361,7 @@ static void fork_child(void)
 		return;
 	fb_coro_fork_child();
 	fb_self = NULL;
+	fb_rt.seeded = 0;
 	fb_rt.state = FB_FORKED;
 	fb_poller_fork_child();
 	fb_deadlock_stop();
@@ -393,6 +408,9 @@ static int start(const struct fiber_config *cfg)
 		r = fb_stack_init();
 	if (!r)
 		r = fb_preempt_init();
+	if (!r && fb_rt.seeded)
+		fb_rt.features = (fb_rt.features & ~NOT_SEEDED) |
+				 FIBER_FEATURE_SEEDED;
 	if (!r)
 		r = fb_dump_start();
 	if (!r)

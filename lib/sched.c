@@ -53,6 +53,8 @@ static uint64_t watch(void)
 	uint64_t mine = fb_timer_earliest(), look = fb_deadlock_at();
 	uint64_t seen = FB_READ(fb_rt.watched);
 
+	if (fb_unlikely(fb_rt.seeded))
+		mine = fb_seed_wake_at();
 	if (look < mine)
 		mine = look;
 
@@ -109,7 +111,7 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 	struct fb_processor *p = c->proc;
 	uint32_t woken = FB_SEARCH_WOKEN;
 
-	p->given_at = fiber_now();
+	p->given_at = fb_clock();
 	fb_sched_clock(p);
 	FB_WRITE(fb_rt.wake_asked, 0);
 	if (fb_unlikely(c->locked))
@@ -200,7 +202,7 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 {
 	struct fiber *f = c->cur && c->cur->flags & FB_F_TIMES ? c->cur : NULL;
-	uint64_t from = f ? fiber_now() : 0;
+	uint64_t from = f ? fb_clock() : 0;
 	int err = *c->errno_loc;
 
 	fb_sched_publish(p);
@@ -209,7 +211,7 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 		stop_here(c);
 	*c->errno_loc = err;
 	if (f)
-		fb_times_waited(f, fiber_now() - from);
+		fb_times_waited(f, fb_clock() - from);
 	arrive(c);
 }
 
@@ -219,7 +221,7 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 bool fb_sched_give_due(struct fb_processor *p)
 {
 	return FB_READ(fb_rt.info->waiting) &&
-	       fiber_now() - p->given_at >= GIVE_NS;
+	       fb_clock() - p->given_at >= GIVE_NS;
 }
 
 /*
@@ -230,7 +232,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 {
 	uint64_t now, dt;
 
-	if (p->pass < p->look_next)
+	if (p->pass < p->look_next || fb_rt.seeded)
 		return;
 	p->looks++;
 	fb_sched_look_at(p, p->pass + LOOK_PASSES);
@@ -239,7 +241,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 		fb_trace_look(p);
 	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
 		return;
-	now = fiber_now();
+	now = fb_clock();
 	dt = now - p->looked_at;
 	p->looked_at = now;
 	if (dt > LOOK_NS)
@@ -258,6 +260,8 @@ static struct fiber *pick_any(struct fb_processor *p)
 {
 	struct fiber *f = p->hurry ? fb_latency_pick(p) : NULL;
 
+	if (fb_unlikely(fb_rt.seeded))
+		return fb_seed_pick(p);
 	if (!f)
 		f = fb_pick_fast(p);
 	/* It was the turn of q, but a thief was faster. */
@@ -271,6 +275,8 @@ pick_slow(struct fb_processor *p)
 
 	if (fb_unlikely(p->locked) && fb_pin_holds(p))
 		return NULL;
+	if (fb_unlikely(fb_rt.seeded))
+		return fb_seed_pick(p);
 	if (p->pass >= p->look_next) {
 		fb_sched_look(p);
 		if (FB_READ(fb_rt.state) >= FB_STOPPING)
@@ -329,7 +335,7 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 
 	FB_PROBE(park, self->id, self->why);
 	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);
+	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
 	to = fb_dispatch(c, p, self, fb_pick(p));
 	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);
@@ -343,7 +349,7 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 	struct fiber *self = c->cur, *f;
 	struct fb_ctx *to;
 
-	FB_WRITE(c->page->pending, 0);
+	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
 	f = fb_pick(p);
 	to = fb_dispatch(c, p, self, f);
 	if (f)
@@ -361,7 +367,7 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 	bool pending = FB_READ(c->page->pending);
 
 	p->idle_passes++;
-	FB_WRITE(c->page->pending, 0);
+	fb_sched_heed(c);
 	if (c->locked) {
 		fb_pin_yield(c, p);
 	} else if (FB_READ(fb_rt.info->waiting) &&
@@ -373,18 +379,11 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 	fb_leave(c);
 }
 
-FB_EXPORT void fiber_yield(void)
+static inline __attribute__((always_inline)) void
+yield(struct fb_carrier *c, struct fb_processor *p, uint32_t pending)
 {
-	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	struct fiber *f;
+	struct fiber *f = fb_pick(p);
 
-	if (!c)
-		return;
-	p = fb_enter(c);
-	if (fb_unlikely(FB_READ(c->page->pending)))
-		fb_sched_look_at(p, 0);
-	f = fb_pick(p);
 	if (fb_unlikely(!f)) {
 		f = FB_READ(fb_rt.info->waiting) || c->locked ? NULL :
 		    fb_sched_global_get(p);
@@ -395,7 +394,32 @@ FB_EXPORT void fiber_yield(void)
 		if (fb_unlikely(p->tracing))
 			fb_trace_switch(p, f);
 	}
-	fb_yield_into(c, p, f);
+	fb_yield_into(c, p, f, pending);
+}
+
+/* A preemption was put off; or there is a seed. */
+static __attribute__((noinline)) void yield_pending(struct fb_carrier *c,
+						    struct fb_processor *p)
+{
+	if (fb_rt.seeded)
+		fb_seed_yields();
+	else
+		fb_sched_look_at(p, 0);
+	yield(c, p, fb_rt.seeded);
+}
+
+FB_EXPORT void fiber_yield(void)
+{
+	struct fb_carrier *c = fb_current();
+	struct fb_processor *p;
+
+	if (!c)
+		return;
+	p = fb_enter(c);
+	if (fb_unlikely(FB_READ(c->page->pending)))
+		yield_pending(c, p);
+	else
+		yield(c, p, 0);
 }
 
 /* ---- the root ---- */
@@ -406,7 +430,9 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 
 	if (!f && !fb_sched_give_due(p))
 		f = fb_sched_global_get(p);
-	if (!f && fb_timer_fire(p, fiber_now())) {
+	if (!f && fb_unlikely(fb_rt.seeded))
+		return fb_seed_idle(p);
+	if (!f && fb_timer_fire(p, fb_clock())) {
 		fb_sched_watch(p);
 		f = pick_any(p);
 	}
@@ -487,7 +513,7 @@ void fb_sched_loop(struct fb_carrier *c)
 				return;
 			continue;
 		}
-		FB_WRITE(c->page->pending, 0);
+		fb_sched_heed(c);
 		fb_sched_publish(p);
 		if (fb_unlikely(p->tracing))
 			fb_trace_switch(p, f);

@@ -83,14 +83,14 @@ struct fiber *fb_search(struct fb_carrier *c, struct fb_processor *p)
 					 __ATOMIC_RELAXED))
 		return steal(p, true);
 	c->searching = true;
-	end = fiber_now() + SPIN_NS;
+	end = fb_clock() + SPIN_NS;
 	do {
 		f = steal(p, false);
 		if (!f)
 			f = fb_sched_global_get(p);
 		for (int i = 0; !f && i < 32; i++)
 			fb_cpu_relax();
-	} while (!f && fiber_now() < end && !FB_READ(fb_rt.info->waiting));
+	} while (!f && fb_clock() < end && !FB_READ(fb_rt.info->waiting));
 	if (f)
 		return f;
 	fb_search_end(c);

@@ -38,6 +38,11 @@ static bool sends(const struct fiber_case *c)
 	return c->op == FIBER_CASE_SEND;
 }
 
+static bool counts(const struct fiber_case *c)
+{
+	return (sends(c) || c->op == FIBER_CASE_RECV) && c->chan;
+}
+
 static struct fb_waitq *queue(const struct fiber_case *c)
 {
 	return fb_chan_queue(c->chan, sends(c));
@@ -101,7 +106,7 @@ static int prepare(struct fb_select *s)
 			return -EINVAL;
 		if (c->op == FIBER_CASE_FD)
 			s->fds += c->fd >= 0;
-		else if (c->op != FIBER_CASE_NONE && c->chan)
+		else if (counts(c))
 			*at(s, s->live++) = i;
 	}
 	sort(s);
@@ -140,6 +145,8 @@ static uint32_t random_below(struct fb_processor *p, uint32_t n)
 	static __thread uint32_t seed_of_thread;
 	uint32_t *seed = p ? &p->seed : &seed_of_thread;
 
+	if (p && fb_unlikely(fb_rt.seeded))
+		return fb_seed_below(n);
 	*seed = *seed * 1664525 + 1013904223;
 	return (uint32_t)(((uint64_t)*seed * n) >> 32);
 }
@@ -160,7 +167,10 @@ static uint32_t choose_fd(struct fb_processor *p, struct fb_select *s,
 	return ready;
 }
 
-/* All are locked. The index of the case that was done, or -EAGAIN. */
+/*
+ * All are locked. The index of the case that was done, or -EAGAIN. Here and in
+ * queue_all they come as the program gave them: addresses decide nothing.
+ */
 static int choose(struct fb_processor *p, struct fb_select *s,
 		  struct fb_node **woken)
 {
@@ -170,9 +180,9 @@ static int choose(struct fb_processor *p, struct fb_select *s,
 	for (;;) {
 		best = NULL;
 		ready = choose_fd(p, s, &best);
-		for (uint32_t i = 0; i < s->live; i++) {
-			c = locked(s, i);
-			if (fb_chan_can(c->chan, sends(c)) &&
+		for (uint32_t i = 0; i < s->n; i++) {
+			c = &s->cases[i];
+			if (counts(c) && fb_chan_can(c->chan, sends(c)) &&
 			    (++ready == 1 || !random_below(p, ready)))
 				best = c;
 		}
@@ -191,10 +201,12 @@ static int choose(struct fb_processor *p, struct fb_select *s,
 
 static void queue_all(struct fb_select *s, struct fb_wait *k)
 {
-	for (uint32_t i = 0; i < s->live; i++) {
-		struct fiber_case *c = locked(s, i);
+	for (uint32_t i = 0; i < s->n; i++) {
+		struct fiber_case *c = &s->cases[i];
 		struct fb_node *n = fb_case_node(c);
 
+		if (!counts(c))
+			continue;
 		n->w = k->w;
 		n->claim = k->claim;
 		n->value = c->value;

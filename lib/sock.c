@@ -154,7 +154,7 @@ static long wait_for_room(struct fb_io *k)
 		return -ETIMEDOUT;
 	if (until > k->timeo)
 		until = k->timeo;
-	return fiber_sleep_until(until < k->deadline ? until : k->deadline);
+	return fb_io_nap(until < k->deadline ? until : k->deadline);
 }
 
 /*

@@ -400,7 +400,7 @@ void fb_stack_put_slow(struct fb_processor *p, struct fiber *f)
 		*s.count -= n;
 		last->link = NULL;
 		fb_depot_put(k, first, n);
-		fb_depot_trim(k, fiber_now());
+		fb_depot_trim(k, fb_clock());
 	}
 	f->link = *s.list;
 	*s.list = f;

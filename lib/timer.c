@@ -36,12 +36,17 @@
 #define MOVE_STEPS	128	/* or moved */
 #define TIME_MAX	((uint64_t)INT64_MAX)
 
-FB_EXPORT uint64_t fiber_now(void)
+uint64_t fb_clock(void)
 {
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+FB_EXPORT uint64_t fiber_now(void)
+{
+	return fb_unlikely(fb_rt.seeded) ? fb_seed_now() : fb_clock();
 }
 
 /* True: it is earlier than it was. */
@@ -60,7 +65,7 @@ static bool publish_next(struct fb_processor *p)
 
 void fb_timer_init(struct fb_processor *p)
 {
-	fb_wheel_init(&p->wheel, fiber_now());
+	fb_wheel_init(&p->wheel, fb_timer_now());
 	p->timer_next = FB_NEVER;
 }
 

@@ -99,7 +99,7 @@ static uint64_t ran(const struct times *t, uint64_t turn)
 void fb_times_run(struct fiber *f)
 {
 	struct times *t = begin(f);
-	uint64_t now = fiber_now();
+	uint64_t now = fb_clock();
 
 	add(t, t->state, now - t->since);
 	t->cpu = cpu_now();
@@ -110,7 +110,7 @@ void fb_times_run(struct fiber *f)
 static void leave(struct fiber *f, unsigned int state)
 {
 	struct times *t = begin(f);
-	uint64_t now = fiber_now(), turn = now - t->since, cpu = ran(t, turn);
+	uint64_t now = fb_clock(), turn = now - t->since, cpu = ran(t, turn);
 
 	add(t, RUN, cpu);
 	add(t, BLOCKED, turn - cpu);
@@ -136,7 +136,7 @@ void fb_times_ready(struct fiber *f)
 	if (t->state != PARKED)		/* it is new */
 		return;
 	begin(f);
-	now = fiber_now();
+	now = fb_clock();
 	add(t, PARKED, now - t->since);
 	enter(t, READY, now);
 	end(t);
@@ -170,7 +170,7 @@ void fb_times_init(struct fiber *f)
 	memset(t, 0, sizeof(*t));
 	t->fn = f->fn;
 	t->arg = f->arg;
-	enter(t, READY, fiber_now());
+	enter(t, READY, fb_clock());
 	f->fn = times_main;
 	f->arg = f;
 	f->flags |= FB_F_TIMES;
@@ -197,7 +197,7 @@ static uint32_t look(const struct times *t, uint64_t *ns, uint64_t *turn)
 		for (int i = 0; i < STATES; i++)
 			ns[i] = FB_READ(t->ns[i]);
 		state = FB_READ(t->state);
-		*turn = fiber_now() - FB_READ(t->since);
+		*turn = fb_clock() - FB_READ(t->since);
 		/* Pairs with the fence in begin(). */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	} while (FB_READ(t->seq) != seq);

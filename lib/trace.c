@@ -113,7 +113,7 @@ static void note_return(struct fb_carrier *c, struct fb_processor *p)
 	const struct fiber *f = at ? c->returned_as : c->cur;
 
 	if (!at)
-		at = fiber_now();
+		at = fb_clock();
 	c->returned.tv_sec = 0;
 	take_over(c, p, at, false);
 	put(p->trace, FB_TRACE_RETURN, f, at, 0, c->tid, 0);
@@ -127,7 +127,7 @@ static void record(struct fb_carrier *c, struct fb_processor *p,
 		return;
 	if (fb_unlikely(c->returned.tv_sec || p->trace->owner != c))
 		note_return(c, p);
-	put(p->trace, kind, f, fiber_now(), other, c->tid, why);
+	put(p->trace, kind, f, fb_clock(), other, c->tid, why);
 }
 
 /* ---- windows ---- */
@@ -146,7 +146,7 @@ static void window_open(struct fb_carrier *c, struct fb_processor *p,
 static void window_close(struct fb_carrier *c, struct fb_processor *p)
 {
 	struct fb_tring *r = p->trace;
-	uint64_t now = fiber_now();
+	uint64_t now = fb_clock();
 
 	r->resume = r->opened + WINDOW * fb_tr.pace;
 	if (r->resume <= now) {
@@ -168,7 +168,7 @@ void fb_trace_look(struct fb_processor *p)
 	if (p->tracing || p->clock == p->trace->clock)
 		return;
 	p->trace->clock = p->clock;
-	now = fiber_now();
+	now = fb_clock();
 	if (now >= p->trace->resume)
 		window_open(fb_current(), p, now);
 }
@@ -240,7 +240,7 @@ void fb_trace_arrive(struct fb_carrier *c, int event, bool back)
 	if (FB_READ(fb_tr.stopped))
 		return;
 	c->returned.tv_sec = 0;		/* it has waited again since */
-	now = fiber_now();
+	now = fb_clock();
 	take_over(c, p, now, event == FB_EVENT_BLOCK);
 	record(c, p, back ? FB_TRACE_RETURN : FB_TRACE_ARRIVE, c->cur, 0,
 	       (unsigned int)event);
@@ -261,7 +261,7 @@ void fb_trace_ready_global(struct fiber *f)
 	if (FB_READ(fb_tr.stopped))
 		return;
 	fb_lock(&fb_tr.lock);
-	put(r, FB_TRACE_READY, f, fiber_now(), 0, 0, 0);
+	put(r, FB_TRACE_READY, f, fb_clock(), 0, 0, 0);
 	fb_unlock(&fb_tr.lock);
 }
 
@@ -274,7 +274,7 @@ static void write_once(void)
 	FB_WRITE(fb_tr.stopped, 1);
 	if (__atomic_exchange_n(&fb_tr.written, 1, __ATOMIC_RELAXED))
 		return;
-	fb_tr.ended = fiber_now();
+	fb_tr.ended = fb_clock();
 	if (fb_tr.stats)
 		fb_stats_print();
 	r = fb_tr.path[0] ? fb_trace_write() : 0;
@@ -317,11 +317,11 @@ static int map_rings(void)
 static uint64_t event_ns(void)
 {
 	struct fb_tring *r = &fb_tr.ring[fb_rt.nproc];
-	uint64_t from = fiber_now();
+	uint64_t from = fb_clock();
 
 	for (int i = 0; i < TRIES; i++)
-		put(r, 0, NULL, fiber_now(), 0, 0, 0);
-	from = fiber_now() - from;
+		put(r, 0, NULL, fb_clock(), 0, 0, 0);
+	from = fb_clock() - from;
 	r->n = 0;
 	return from / TRIES + 1;
 }
@@ -329,7 +329,7 @@ static uint64_t event_ns(void)
 static void switch_on(uint64_t cost)
 {
 	fb_tr.pace = event_ns() * BESIDE * 100 / cost;
-	if (cost == 100)
+	if (cost == 100 || fb_rt.seeded)	/* whose time is not the point */
 		fb_tr.pace = 0;
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
 		fb_rt.proc[i].trace = &fb_tr.ring[i];

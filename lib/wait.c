@@ -64,11 +64,13 @@ void fb_plain_leave(struct fb_caller *me)
 		fb_visit_end();
 }
 
-/* A preemption was put off: now is the time. */
+/* A preemption was put off: now is the time. With a seed, always. */
 struct fb_carrier *fb_caller_pending(struct fb_carrier *c)
 {
-	(void)c;
-	fiber_yield();
+	if (fb_rt.seeded)
+		fb_seed_point(c);
+	else
+		fiber_yield();
 	return fb_current();
 }
 

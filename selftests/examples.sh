@@ -3,7 +3,7 @@
 #
 # The examples of the manual: each is compiled as a user would, and run.
 #
-#   examples.sh [PAGE...]     default: man/*.3
+#   examples.sh [PAGE...]     default: man/*.[37]
 #
 # An example stands between .EX and .EE below a line `.\" example`, and is a whole
 # program. `.\" prints TEXT` lines above it say what it must print.
@@ -43,19 +43,19 @@ try() {
 
 mkdir -p "$out"
 if [ $# -eq 0 ]; then
-	mapfile -t pages < <(grep -l '^\.\\" example' "$TOP"/man/*.3)
+	mapfile -t pages < <(grep -l '^\.\\" example' "$TOP"/man/*.[37])
 	set -- "${pages[@]}"
 fi
 echo "TAP version 13"
 echo "1..$#"
 for page; do
-	name=$(basename "$page" .3)
+	name=$(basename "$page")
 	tests=$((tests + 1))
 	if try "$page" "$name" >"$out/$name.log" 2>&1; then
-		echo "ok $tests - example of $name(3)"
+		echo "ok $tests - example of ${name%.*}(${name##*.})"
 	else
 		sed 's/^/# /' "$out/$name.log"
-		echo "not ok $tests - example of $name(3)"
+		echo "not ok $tests - example of ${name%.*}(${name##*.})"
 		failed=1
 	fi
 done

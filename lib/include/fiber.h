@@ -44,7 +44,7 @@ int *fiber_errno_location(void);
 
 /*
  * struct fiber_config - how to start the runtime; zero means the default
- * FIBER_PROCESSORS, _QUANTUM_US and _GRACE_US in the environment win.
+ * FIBER_PROCESSORS, _QUANTUM_US, _GRACE_US and _SEED in the environment win.
  * @size:        sizeof(struct fiber_config), for compatibility
  * @processors:  how many fibers may run at once, up to 1024; default: the CPUs
  *               this process may use, by its affinity and, rounded up, by
@@ -58,6 +58,8 @@ int *fiber_errno_location(void);
  *               50 us at least
  * @grace_ns:    how long a blocked fiber keeps its processor from spares;
  *               default 50 us, 10 ms at most; FIBER_GRACE_NONE: none
+ * @seed:        not 0: one processor, a schedule drawn from this number and time
+ *               that jumps, so that a run can be had again: fiber_seed(7)
  */
 struct fiber_config {
 	size_t size;
@@ -66,6 +68,7 @@ struct fiber_config {
 	size_t stack_size;
 	uint64_t quantum_ns;
 	uint64_t grace_ns;
+	uint64_t seed;
 };
 #define FIBER_GRACE_NONE	UINT64_MAX
 
@@ -115,6 +118,7 @@ int fiber_fini(void);
 #define FIBER_FEATURE_IO_EPOLL	  (1ULL << 7)	/* waits for I/O by epoll (else: in blocking calls) */
 #define FIBER_FEATURE_IO_URING	  (1ULL << 8)	/* calls on files by io_uring (else: blocking calls) */
 #define FIBER_FEATURE_CANCEL_BLOCKED (1ULL << 16) /* cancelled: blocking calls fail with EINTR */
+#define FIBER_FEATURE_SEEDED	  (1ULL << 17)	/* fiber_config.seed: the run can be had again */
 uint64_t fiber_features(void);
 /* A printable line: backend, processors, what is weaker and why. Static. */
 const char *fiber_backend(void);
@@ -178,7 +182,7 @@ struct fiber_attr {
  * in *out. fn ends by returning or by fiber_exit, never by pthread_exit, which
  * would end the thread that other fibers need.
  * Errors, *out is then as it was: -ENOMEM. -EINVAL: fn is NULL, or a value of
- * attr. -EPERM: no runtime. -EAGAIN: as fiber_thread_lock.
+ * attr. -EPERM: no runtime. -EAGAIN, -EOPNOTSUPP: as fiber_thread_lock.
  */
 int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg);
 int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
@@ -230,7 +234,8 @@ int fiber_set_class(unsigned int sched_class);
  * thread runs the others meanwhile. Its own switches cost as much as those of threads.
  * What it leaves in the thread stays there for others when it ends or unlocks it.
  * Fiber only. Errors: -EPERM (no fiber), -EAGAIN: so many are locked that, of
- * fiber_config.max_carriers threads, not one for each processor would be left; of
+ * fiber_config.max_carriers threads, not one for each processor would be left;
+ * -EOPNOTSUPP: there is a seed (fiber_seed(7)), so one thread runs all fibers; of
  * unlock -EINVAL: it is not locked.
  */
 int fiber_thread_lock(void);
@@ -248,7 +253,7 @@ int fiber_thread_pin(int cpu);
  */
 int fiber_sleep(uint64_t ns);
 int fiber_sleep_until(uint64_t deadline);
-/* fiber_now - CLOCK_MONOTONIC in ns */
+/* fiber_now - CLOCK_MONOTONIC in ns; with a seed, in fibers, a clock of its own */
 uint64_t fiber_now(void);
 
 fiber_t *fiber_self(void);		/* NULL outside fibers */
