@@ -43,8 +43,6 @@
  * That is also why sockets and pipes are waited for by epoll in any case: its events
  * belong to no thread, while here each would cost two switches between threads.
  */
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 
@@ -57,8 +55,6 @@ bool fb_ring_on;
 #ifdef FB_URING
 #include <liburing.h>
 #include <sys/eventfd.h>
-
-#define ENTRIES		64		/* submitted at a time; no limit of what runs */
 
 /* In the list of what is asked for. */
 struct request {
@@ -258,68 +254,12 @@ static void go_round(void)
 	}
 }
 
-/* ---- make it ---- */
-
-/* What the ring must know to do. */
-static bool knows_all(void)
-{
-	static const int ops[] = {
-		IORING_OP_READ, IORING_OP_WRITE, IORING_OP_FSYNC,
-		IORING_OP_OPENAT, IORING_OP_STATX, IORING_OP_ASYNC_CANCEL,
-	};
-	struct io_uring_probe *p = io_uring_get_probe_ring(&r.ring);
-	bool all = p;
-
-	for (size_t i = 0; all && i < sizeof(ops) / sizeof(ops[0]); i++)
-		all = io_uring_opcode_supported(p, ops[i]);
-	if (p)
-		io_uring_free_probe(p);
-	return all;
-}
-
-/* Out of the way of low numbers. */
-static void move_up(void)
-{
-	int fd = fb_os_high(r.ring.ring_fd);
-
-	r.ring.ring_fd = r.ring.enter_ring_fd = fd;
-}
-
-/*
- * As many workers as carriers, or calls that wait for each other (both ends of a
- * FIFO) could be too many for each other. No room in what completes is no loss
- * (NODROP). Nobody but we enter the ring: say so, where that is known (Linux 6.1).
- */
-static int make_ring(void)
-{
-	struct io_uring_params p = {
-		.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-	};
-	unsigned int workers[2] = { fb_rt.max_carriers, fb_rt.max_carriers };
-	int e = io_uring_queue_init_params(ENTRIES, &r.ring, &p);
-
-	if (e == -EINVAL) {
-		p = (struct io_uring_params){ 0 };
-		e = io_uring_queue_init_params(ENTRIES, &r.ring, &p);
-	}
-	if (e)
-		return e;
-	move_up();
-	if (!(p.features & IORING_FEAT_NODROP) || !knows_all())
-		e = -EOPNOTSUPP;
-	if (!e)
-		e = io_uring_register_iowq_max_workers(&r.ring, workers);
-	if (!e)
-		e = io_uring_ring_dontfork(&r.ring);
-	if (e)
-		io_uring_queue_exit(&r.ring);
-	return e;
-}
+/* ---- its life ---- */
 
 static void *ring_main(void *arg)
 {
 	pthread_setname_np(pthread_self(), "fiber-ring");
-	r.error = make_ring();
+	r.error = fb_ring_make(&r.ring, r.kick);
 	/* Pairs with the acquire in fb_os_sleep. */
 	FB_RELEASE(r.started, 1);
 	fb_os_wake(&r.started, 1);

@@ -26,4 +26,12 @@ int fb_ring_start(void);
 void fb_ring_stop(void);
 void fb_ring_fork_child(void);
 
+/* ---- ring_make.c ---- */
+struct io_uring;
+/*
+ * By the thread that is to enter it: the ring, with one worker of each kind, and an
+ * eventfd that it may write to. 0 or -errno, and there is none.
+ */
+int fb_ring_make(struct io_uring *ring, int kick);
+
 #endif
