@@ -224,7 +224,7 @@ static int mode_word(const char *s, size_t n)
 
 static int read_mode(void)
 {
-	const char *s = getenv("FIBER_DEADLOCK"), *word = s;
+	const char *s = secure_getenv("FIBER_DEADLOCK"), *word = s;
 	size_t n;
 	int m;
 

@@ -217,7 +217,7 @@ int fb_dump_start(void)
 {
 	struct sigaction sa = { .sa_handler = on_signal,
 				.sa_flags = SA_RESTART | SA_ONSTACK };
-	const char *want = getenv("FIBER_DUMP_SIGNAL");
+	const char *want = secure_getenv("FIBER_DUMP_SIGNAL");
 	int err = errno;
 
 	on.sig = 0;

@@ -352,7 +352,7 @@ static bool install_works(void)
 
 int fb_guard_init(size_t page)
 {
-	const char *want = getenv("FIBER_STACK_GUARD");
+	const char *want = secure_getenv("FIBER_STACK_GUARD");
 	int err = errno;
 
 	memset(&gd, 0, sizeof(gd));

@@ -180,7 +180,7 @@ FB_EXPORT int fiber_stack_info(const fiber_t *f, struct fiber_stack *st)
 
 void fb_mark_init(void)
 {
-	const char *want = getenv("FIBER_STACK_MARKS");
+	const char *want = secure_getenv("FIBER_STACK_MARKS");
 
 	memset(&mk, 0, sizeof(mk));
 	mk.page = sysconf(_SC_PAGESIZE);

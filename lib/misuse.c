@@ -27,7 +27,7 @@ struct who {
 
 static bool checks(void)
 {
-	const char *s = getenv("FIBER_CHECK");
+	const char *s = secure_getenv("FIBER_CHECK");
 
 	return s && *s && strcmp(s, "0");
 }

@@ -356,7 +356,7 @@ static void short_slice(void)
 
 static void own_descriptors(void)
 {
-	const char *preload = getenv("LD_PRELOAD");
+	const char *preload = secure_getenv("LD_PRELOAD");
 
 	/* valgrind's own descriptors must stay reachable in every thread */
 	if (preload && strstr(preload, "vgpreload"))

@@ -101,7 +101,7 @@ static bool is_way(const char *want)
 
 int fb_poller_init(void)
 {
-	const char *want = getenv("FIBER_IO");
+	const char *want = secure_getenv("FIBER_IO");
 
 	if (!want)
 		want = "";

@@ -107,7 +107,7 @@ void fb_lock_slow(fb_lock_t *l)
 
 int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value)
 {
-	const char *s = getenv(name);
+	const char *s = secure_getenv(name);
 	unsigned long long v;
 	char *end;
 	int err = errno;
@@ -260,7 +260,7 @@ static int say_no_kernel(int r)
 
 static int choose_backend(void)
 {
-	const char *want = getenv("FIBER_BACKEND");
+	const char *want = secure_getenv("FIBER_BACKEND");
 	int r = -ENODEV;
 
 	if (want && !*want)

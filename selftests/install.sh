@@ -72,6 +72,30 @@ tools() {
 		{ [ ! -e "$bindir/fiberctl" ] || "$bindir/fiberctl" --help; }
 }
 
+ran() {
+	"$@" >"$out/ran" && grep -q "^a fiber read 'x'" "$out/ran"
+}
+
+# Who starts a program with more rights than his own configures nothing in it
+setuid_program() {
+	local rights word nobody bad=(BACKEND=x PROCESSORS=x QUANTUM_US=x
+		GRACE_US=x SEED=x IO=x DUMP_SIGNAL=x DEADLOCK=x STATS=x
+		TRACE=/none/x CONTENTION=/none/x)
+
+	! nm -D --undefined-only "$libdir/libfiber.so" | grep -w getenv || return 1
+	nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+	rights=$(mktemp -d) && chmod 755 "$rights" || return 1
+	install -m 4755 "$(command -v id)" "$out/archive" "$rights" || return 1
+	if [ "$("${nobody[@]}" "$rights/id" -u)" = 0 ]; then
+		for word in "${bad[@]}"; do
+			! ran env "FIBER_$word" "$out/archive" || return 1
+		done
+		ran env "${bad[@]/#/FIBER_}" "${nobody[@]}" "$rights/archive" ||
+			return 1
+	fi
+	rm -r "$rights"
+}
+
 nothing_left() {
 	make_ uninstall && ! find "$root" ! -type d | grep .
 }
@@ -88,7 +112,7 @@ case_() {
 }
 
 echo "TAP version 13"
-echo "1..7"
+echo "1..8"
 rm -rf "$out"
 mkdir -p "$out"
 readme >"$out/readme.c"
@@ -97,6 +121,7 @@ case_ installs
 libdir=$(dirname "$(find "$root" -name libfiber.a)")
 case_ shared
 case_ archive
+case_ setuid_program
 case_ cplusplus
 case_ headers_alone
 bindir=$root/usr/local/bin
