@@ -7,6 +7,7 @@
  *   - processors are idle, queues empty, no carrier holds a fiber (that runs, is
  *     blocked in the kernel, or was preempted)
  *   - no timer is armed, and no fiber waits for I/O
+ *   - no channel waits for signals (signal.c)
  *   - every thread of the process is one of ours, or waits in this library, without
  *     a deadline, for what a fiber or another such thread would have to do. Any
  *     other could use an object at any time, even one that has not done so yet.
@@ -105,6 +106,8 @@ static bool no_outside_thread(void)
 	uint32_t ours = FB_READ(fb_rt.helpers) + FB_READ(fb_rt.plain_waits), live;
 	const struct fb_carrier *c;
 
+	if (fb_signal_wanted())
+		return false;
 	if (dl.mode & ALONE)
 		return true;
 	/* Pairs with carrier_make. */

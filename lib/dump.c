@@ -194,6 +194,12 @@ static void on_signal(int sig)
 		fb_say("no dump: the runtime starts or stops");
 }
 
+void fb_dump_signalled(int sig)
+{
+	if (sig == on.sig)
+		on_signal(sig);
+}
+
 static int signal_number(const char *s)
 {
 	static const struct { const char *name; int sig; } known[] = {

@@ -661,6 +661,18 @@ int fb_dump(int fd);
 int fb_dump_start(void);
 void fb_dump_stop(void);
 
+/* In another handler of that signal: dump, if it is the one for that. */
+void fb_dump_signalled(int sig);
+
+/* ---- signal.c ---- */
+/* Around a look whether anybody uses the runtime: its thread does not meanwhile. */
+void fb_signal_hold(void);
+void fb_signal_let_go(void);
+/* A channel waits for signals. */
+bool fb_signal_wanted(void);
+void fb_signal_stop(void);
+void fb_signal_fork_child(void);
+
 /* ---- deadlock.c ---- */
 int fb_deadlock_start(void);
 void fb_deadlock_stop(void);

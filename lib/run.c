@@ -364,6 +364,7 @@ static void fork_child(void)
 	fb_rt.seeded = 0;
 	fb_rt.state = FB_FORKED;
 	fb_poller_fork_child();
+	fb_signal_fork_child();
 	fb_deadlock_stop();
 	if (fb_rt.backend == &fb_kern)
 		fb_kern_fork_child();
@@ -432,6 +433,7 @@ static int start(const struct fiber_config *cfg)
 
 static void stop(void)
 {
+	fb_signal_stop();
 	fb_blocked_stop();
 	fb_ring_stop();
 	fb_carrier_stop();
@@ -491,6 +493,7 @@ FB_EXPORT int fiber_fini(void)
 	/* Pairs with the releases of the state. */
 	uint32_t state = FB_ACQUIRE(fb_rt.state);
 	int err = errno;
+	bool may;
 
 	if (state == FB_FORKED)
 		return -EPERM;
@@ -499,10 +502,14 @@ FB_EXPORT int fiber_fini(void)
 	if (state != FB_ON)
 		return -EPERM;
 	fb_task_settle();
-	if (!may_close())
+	fb_signal_hold();
+	may = may_close();
+	if (may)
+		/* Pairs with visit() and with the looks at the state. */
+		FB_RELEASE(fb_rt.state, FB_STOPPING);
+	fb_signal_let_go();
+	if (!may)
 		return -EBUSY;
-	/* Pairs with visit() and with the looks at the state. */
-	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	stop();
 	FB_RELEASE(fb_rt.closing, 0);
 	errno = err;

@@ -392,6 +392,7 @@ int fiber_get_stats(struct fiber_stats *st);
 #include "fiber/sync.h"
 #include "fiber/task.h"
 #include "fiber/timer.h"
+#include "fiber/signal.h"
 #include "fiber/coro.h"
 #include "fiber/debug.h"
 #include "fiber/io.h"

@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 
 #include "chat.h"
 
@@ -211,21 +210,33 @@ static void stop(fiber_scope_t *s)
 	fiber_scope_cancel(s, 0);
 }
 
-/* Until a signal comes out of the descriptor. */
-static int chat(void *signals)
+/* Until a signal comes. */
+static int chat(void *arg)
 {
-	struct signalfd_siginfo info;
+	fiber_chan_t *stoppers;
 	fiber_scope_t s;
 	bool stopped;
 	int r;
 
+	(void)arg;
+	r = fiber_chan_create(&stoppers, sizeof(struct fiber_signal), 1);
+	if (!r)
+		r = fiber_signal_notify(stoppers, SIGINT);
+	if (!r)
+		r = fiber_signal_notify(stoppers, SIGTERM);
+	if (r) {
+		fprintf(stderr, "chat: signals: %s\n", strerror(-r));
+		return 1;
+	}
 	if (listen_at() || fiber_scope_open(&s, NULL))
 		return 1;
 	stopped = fiber_scope_spawn(&s, serve_all, NULL) == 0 &&
-		fiber_read(*(int *)signals, &info, sizeof(info)) > 0;
+		fiber_chan_recv(stoppers, NULL) == 0;
 	if (stopped)
 		stop(&s);
 	r = fiber_scope_close(&s);
+	fiber_signal_stop(stoppers);
+	fiber_chan_destroy(stoppers);
 	if (stopped)
 		return 0;
 	fprintf(stderr, "chat: cannot accept: %s\n", strerror(-r));
@@ -291,18 +302,6 @@ static void parse_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	sigset_t stoppers;
-	int fd;
-
 	parse_options(argc, argv);
-	sigemptyset(&stoppers);
-	sigaddset(&stoppers, SIGINT);
-	sigaddset(&stoppers, SIGTERM);
-	sigprocmask(SIG_BLOCK, &stoppers, NULL);	/* in all threads */
-	fd = signalfd(-1, &stoppers, SFD_CLOEXEC);
-	if (fd < 0) {
-		perror("chat: signalfd");
-		return 1;
-	}
-	return fiber_run(chat, &fd) ? 1 : 0;
+	return fiber_run(chat, NULL) ? 1 : 0;
 }

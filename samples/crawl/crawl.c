@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 
 #include "crawl.h"
 
@@ -188,19 +187,26 @@ static unsigned int report(void)
 
 static int wait_for_signal(void *signals)
 {
-	struct signalfd_siginfo info;
-
-	if (fiber_read(*(int *)signals, &info, sizeof(info)) > 0)
+	if (fiber_chan_recv(signals, NULL) == 0)
 		fiber_scope_cancel(&crawl, -EINTR);
 	return 0;
 }
 
-static int run(void *signals)
+static int run(void *arg)
 {
 	struct fiber_scope_options o = { .size = sizeof(o) };
+	fiber_chan_t *signals;
 	fiber_scope_t all;
 	int r;
 
+	(void)arg;
+	r = fiber_chan_create(&signals, sizeof(struct fiber_signal), 1);
+	if (r == 0)
+		r = fiber_signal_notify(signals, SIGINT);
+	if (r == 0)
+		r = fiber_signal_notify(signals, SIGTERM);
+	if (r < 0)
+		return r;
 	if (opt.time)
 		o.deadline = fiber_now() + opt.time * SECOND;
 	fiber_sem_init(&slots, opt.at_once);
@@ -218,6 +224,8 @@ static int run(void *signals)
 	}
 	fiber_scope_cancel(&all, 0);	/* nobody need wait for Ctrl-C now */
 	fiber_scope_close(&all);
+	fiber_signal_stop(signals);
+	fiber_chan_destroy(signals);
 	return r;
 }
 
@@ -294,26 +302,20 @@ static void parse_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	sigset_t stoppers;
 	struct url first;
-	int fd, r;
+	int r;
 
 	parse_options(argc, argv);
 	if (!url_parse(&first, opt.start, strlen(opt.start), NULL)) {
 		fprintf(stderr, "crawl: %s: not an http:// URL\n", opt.start);
 		return 2;
 	}
-	sigemptyset(&stoppers);
-	sigaddset(&stoppers, SIGINT);
-	sigaddset(&stoppers, SIGTERM);
-	sigprocmask(SIG_BLOCK, &stoppers, NULL);	/* in all threads */
-	fd = signalfd(-1, &stoppers, SFD_CLOEXEC);
 	found = calloc(opt.pages, sizeof(struct found *));
-	if (fd < 0 || !found || !remember(&first, 0)) {
+	if (!found || !remember(&first, 0)) {
 		perror("crawl");
 		return 1;
 	}
-	r = fiber_run(run, &fd);
+	r = fiber_run(run, NULL);
 	if (r < 0)
 		fprintf(stderr, "crawl: %s\n", r == -EINTR ? "interrupted" :
 			r == -ETIMEDOUT ? "its time is up" : strerror(-r));
