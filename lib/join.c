@@ -190,6 +190,12 @@ FB_EXPORT int fiber_join_until(fiber_t *f, void **result, uint64_t deadline)
 	return join_slow(f, result, deadline);
 }
 
+/* It must say so, also where there is nothing to wait for. */
+static inline bool cancels(const struct fiber *self)
+{
+	return fb_unlikely(self->flags & FB_F_CANCELS) && FB_READ(self->cancel);
+}
+
 /* The common case alone: no call, so nothing needs to be pushed. */
 FB_EXPORT int fiber_join(fiber_t *f, void **result)
 {
@@ -199,7 +205,7 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 
 	/* Pairs with the release or exchange of DONE at its end. */
 	if (fb_unlikely(!c || !f || FB_ACQUIRE(f->join) != FB_JOIN_DONE ||
-			f->klass))
+			f->klass || cancels(c->cur)))
 		return join_slow(f, result, FB_NEVER);
 	value = f->result;
 	FB_WRITE(c->page->in_fiber, 0);

@@ -535,6 +535,40 @@ static int joins(void *arg)
 	return 0;
 }
 
+static void *ends(void *arg)
+{
+	atomic_store(&ended, 1);
+	return (void *)77;
+}
+
+/* f may have ended: a cancelled one is told that it is cancelled all the same. */
+static void *join_of_one_that_has_ended(void *arg)
+{
+	void *result = NULL;
+	fiber_scope_t s;
+	fiber_t *f;
+
+	atomic_store(&ended, 0);
+	f = spawn(ends, NULL);
+	while (!atomic_load(&ended))
+		fiber_yield();
+	check_eq(0, fiber_scope_open(&s, NULL));
+	fiber_scope_cancel(&s, 0);
+	check_eq(-ECANCELED, fiber_join(f, &result));
+	check_eq(-ECANCELED, fiber_join_until(f, &result, FIBER_NEVER));
+	check_eq(0, (uintptr_t)result);
+	check_eq(-ECANCELED, fiber_scope_close(&s));
+	check_eq(0, fiber_join(f, &result));
+	check_eq(77, (uintptr_t)result);
+	return arg;
+}
+
+TEST(cancelled_join_says_so)
+{
+	everywhere(join_of_one_that_has_ended, NULL);
+	EXPECT_EQ(0, failures);
+}
+
 static void *join_ends_early(void *arg)
 {
 	void *result = NULL;
