@@ -7,10 +7,11 @@
  * the caller's stack. It runs as fiber code, so it may use the C library.
  */
 #include <execinfo.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "symbol.h"
 #include "sync.h"
 #include "trace.h"
 
@@ -101,10 +102,19 @@ static void say_waiters(const struct fb_misuse *m)
 static void say_stack(void)
 {
 	void *frame[FRAMES];
-	int n = backtrace(frame, FRAMES);
+	int n = backtrace(frame, FRAMES), k = 0;
 
+	/* Of the library's own frames only the call that was wrong. */
+	while (k + 1 < n && fb_symbol_ours((uintptr_t)frame[k + 1] - 1))
+		k++;
+	if (k + 1 >= n)
+		k = 0;
 	fb_say("  called from:");
-	backtrace_symbols_fd(frame, n, STDERR_FILENO);
+	while (!fb_symbol_take())	/* a dump is being written */
+		sched_yield();
+	for (; k < n; k++)
+		fb_say("    %s", fb_symbol((uintptr_t)frame[k] - 1));
+	fb_symbol_give();
 }
 
 static __attribute__((noinline, cold)) void tell(int r,
