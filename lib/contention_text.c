@@ -77,14 +77,14 @@ static void tell(uint32_t n)
 
 static int put(int fd, const char *text, size_t n)
 {
-	ssize_t k;
+	long k;
 
 	while (n) {
-		k = write(fd, text, n);
-		if (k < 0 && errno == EINTR)
+		k = fb_os_write(fd, text, n);
+		if (k == -EINTR)
 			continue;
 		if (k <= 0)
-			return k ? -errno : -EIO;
+			return k ? (int)k : -EIO;
 		text += k;
 		n -= (size_t)k;
 	}

@@ -41,15 +41,15 @@ static struct {
 static void flush(void)
 {
 	const char *p = out.text;
-	ssize_t n;
+	long n;
 
 	while (out.n && !out.error) {
-		n = write(out.fd, p, out.n);
+		n = fb_os_write(out.fd, p, out.n);
 		if (n >= 0) {
 			p += n;
 			out.n -= (size_t)n;
-		} else if (errno != EINTR) {
-			out.error = -errno;
+		} else if (n != -EINTR) {
+			out.error = (int)n;
 		}
 	}
 	out.n = 0;

@@ -4,6 +4,7 @@
 #define FB_OS_H
 
 #include <stdint.h>
+#include <sys/uio.h>
 
 /* Until *word differs from val, or the deadline (CLOCK_MONOTONIC ns; 0: none): -ETIMEDOUT. */
 int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline);
@@ -13,6 +14,12 @@ int fb_os_membarrier(int cmd);
 char fb_os_thread_state(int tid);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
+/*
+ * pwritev2(2) at the file's own position (flags: RWF_*), and write(2); without
+ * SIGPIPE; -errno. In a signal handler too.
+ */
+long fb_os_writev(int fd, const struct iovec *iov, int n, int flags);
+long fb_os_write(int fd, const void *buf, size_t n);
 /*
  * Open the file for writing and close it; %p in its name is the pid. path: its full
  * name, 4096 bytes. 0 or -errno.

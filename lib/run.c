@@ -56,9 +56,8 @@ static void say(const char *fmt, va_list ap)
 	if (n > (int)sizeof(buf) - 2)
 		n = sizeof(buf) - 2;
 	buf[n++] = '\n';
-	if (write(STDERR_FILENO, buf, n) < 0)
-		n = 0;
-	errno = err;
+	fb_os_write(STDERR_FILENO, buf, (size_t)n);
+	errno = err;			/* of snprintf */
 }
 
 void fb_say(const char *fmt, ...)

@@ -13,13 +13,11 @@
  *					the call does not block, unless another
  *					process does.
  *
- * A write: the same, with SIGPIPE blocked; where poll must say it, as many bytes as
+ * A write: the same, without SIGPIPE; where poll must say it, as many bytes as
  * fit for certain: PIPE_BUF.
  */
 #include <limits.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "iov.h"
 
@@ -34,27 +32,10 @@ static bool on_disk(mode_t mode)
 
 /* ---- the call itself, one way or the other ---- */
 
-/* SIGPIPE is for the thread; one that was there before stays. */
-static long write_silently(int fd, const struct iovec *iov, int n, int flags)
-{
-	uint64_t pipe = 1ull << (SIGPIPE - 1), old, pending = 0;
-	struct timespec none = { 0 };
-	long r;
-
-	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &pipe, &old, 8);
-	if (old & pipe)
-		fb_sys(SYS_rt_sigpending, &pending, 8);
-	r = fb_sys(SYS_pwritev2, fd, iov, n, -1, -1, flags);
-	if (r == -EPIPE && !(pending & pipe))
-		fb_sys(SYS_rt_sigtimedwait, &pipe, NULL, &none, 8);
-	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
-	return r;
-}
-
 static long transfer(struct fb_io *k, const struct iovec *iov, int n, int flags)
 {
 	if (k->events == POLLOUT)
-		return write_silently(k->fd, iov, n, flags);
+		return fb_os_writev(k->fd, iov, n, flags);
 	return fb_sys(SYS_preadv2, k->fd, iov, n, -1, -1, flags);
 }
 

@@ -50,14 +50,14 @@ static struct {
 static void flush(void)
 {
 	size_t done = 0;
-	ssize_t k;
+	long k;
 
 	while (done < out.n && !out.error) {
-		k = write(out.fd, out.text + done, out.n - done);
+		k = fb_os_write(out.fd, out.text + done, out.n - done);
 		if (k > 0)
 			done += (size_t)k;
-		else if (k == 0 || errno != EINTR)
-			out.error = k ? -errno : -EIO;
+		else if (k != -EINTR)
+			out.error = k ? (int)k : -EIO;
 	}
 	out.n = 0;
 }

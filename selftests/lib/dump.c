@@ -241,6 +241,27 @@ TEST(signals_while_all_run)
 	EXPECT_EQ(0, failures);
 }
 
+/* Nobody reads what is told: no signal comes of it, at once or later. */
+TEST(pipe_without_reader)
+{
+	int p[2], keep = dup(STDERR_FILENO);
+	sigset_t pending;
+
+	ASSERT_EQ(0, pipe(p));
+	close(p[0]);
+	ASSERT_EQ(STDERR_FILENO, dup2(p[1], STDERR_FILENO));
+	setenv("FIBER_DUMP_SIGNAL", "NOSUCH", 1);
+	EXPECT_EQ(-EINVAL, start(1, 0));
+	setenv("FIBER_DUMP_SIGNAL", "USR1", 1);
+	EXPECT_EQ(0, start(1, 0));
+	EXPECT_EQ(-EPIPE, fiber_dump(STDERR_FILENO));
+	EXPECT_EQ(0, raise(SIGUSR1));
+	dup2(keep, STDERR_FILENO);
+	EXPECT_EQ(0, sigpending(&pending));
+	EXPECT_EQ(0, sigismember(&pending, SIGPIPE));
+	EXPECT_EQ(0, fini_soon());
+}
+
 TEST_SIGNAL(handler_goes_with_the_runtime, SIGUSR1)
 {
 	setenv("FIBER_DUMP_SIGNAL", "USR1", 1);
