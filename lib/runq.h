@@ -86,6 +86,8 @@
  * Rejected: a barrier in each theft (a batch would take one for every entry).
  *
  * With one processor there are no thieves, and no locked instruction.
+ *
+ * selftests/model/steal.pml checks this, with a store buffer.
  */
 #ifndef FB_RUNQ_H
 #define FB_RUNQ_H

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Checks selftests/model/*.pml with spin: handoff.pml, the module's protocol, and
-# wait.pml, how the library's fibers wait for objects, and wake.pml, how ready ones
-# find a processor. TAP.
+# wait.pml, how the library's fibers wait for objects, wake.pml, how ready ones find a
+# processor, and steal.pml, how they are stolen from its queue. TAP.
 #
 # The model must hold as it is, and each mutation of it must fail: a property
 # that no mutation breaks is no property.
@@ -92,4 +92,18 @@ breaks wake-no-recheck -DNO_RECHECK
 breaks wake-no-keep-recheck -DNO_KEEP_RECHECK
 breaks wake-no-cancel -DNO_CANCEL
 breaks wake-no-retry -DNO_RETRY
+
+model=steal
+holds steal
+holds steal-two-thieves -DTHIEVES=2 -DTHEFTS=1 -DOPS=4
+holds steal-fences -DFENCES
+breaks steal-no-membarrier -DNO_MEMBARRIER
+breaks steal-no-lower -DNO_LOWER
+breaks steal-no-barrier -DNO_BARRIER
+breaks steal-fences-no-barrier -DFENCES -DNO_BARRIER
+breaks steal-tail-first -DTAIL_FIRST
+breaks steal-ring-early -DRING_EARLY
+breaks steal-ring-first -DRING_FIRST
+breaks steal-batch -DBATCH
+breaks steal-no-cas -DNO_CAS
 echo "1..$n"
