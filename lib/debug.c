@@ -36,6 +36,7 @@
 #include "debug.h"
 #include "pass.h"
 #include "stack.h"
+#include "times.h"
 #include "wait.h"
 
 /* ---- the root of all for tools ---- */
@@ -142,6 +143,16 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 	.lock = {
 		.home = AT(fiber, child),
 		.mark = FB_HOME,
+	},
+	.times = {
+		.flags = AT(fiber, flags),
+		.flag = FB_F_TIMES,
+		.below = FB_TIMES_SIZE,
+		.ns = AT(fb_times, ns[FB_TIMES_RUN]),
+		.cpu = AT(fb_times, cpu),
+		.state = AT(fb_times, state),
+		.seq = AT(fb_times, seq),
+		.running = FB_TIMES_RUN,
 	},
 };
 

@@ -20,6 +20,9 @@
  *     behind the descriptor.
  *     The word at lock.home, if it has the bit lock.mark: without that, the address of
  *     the carrier that it is locked to.
+ *     If its flags have times.flag: times.below bytes below the end of the stack are
+ *     ns (of CPU, before this turn), cpu (of the thread, when the turn began, if state
+ *     is `running`), seq (odd: they are being written; the same: they belong together).
  *     since >> 2: how many 2^clock_shift ns after `started` it parked.
  *   runtime: carriers -> carrier.next ... NULL, [processors] struct fb_processor
  *
@@ -71,6 +74,10 @@ struct fiber_debug {
 	struct {
 		uint64_t home, mark;	/* of a fiber; a bit */
 	} lock;
+	struct {
+		uint32_t flags, flag;	/* of a fiber, 16 bits; one of them */
+		uint32_t below, ns, cpu, state, seq, running;
+	} times;
 };
 
 #endif

@@ -31,24 +31,11 @@
 #include <time.h>
 
 #include "fb.h"
+#include "times.h"
 
-enum { READY, RUN, PARKED, BLOCKED, STATES, ENDED = STATES };
-
-struct times {
-	uint64_t ns[STATES];
-	uint64_t since;			/* when the state began */
-	uint64_t cpu;			/* RUN: of the thread, then */
-	uint32_t state;
-	uint32_t seq;			/* odd: it is being written */
-	void *(*fn)(void *);
-	void *arg;
-} __attribute__((aligned(16)));
-
-_Static_assert(sizeof(struct times) <= FB_TIMES_SIZE, "FB_TIMES_SIZE");
-
-static struct times *of(const struct fiber *f)
+static struct fb_times *of(const struct fiber *f)
 {
-	return (struct times *)(fb_stack_high(f) - FB_TIMES_SIZE);
+	return (struct fb_times *)(fb_stack_high(f) - FB_TIMES_SIZE);
 }
 
 /* Of the calling thread: the time it had a CPU. */
@@ -60,20 +47,20 @@ static uint64_t cpu_now(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static void add(struct times *t, unsigned int state, uint64_t ns)
+static void add(struct fb_times *t, unsigned int state, uint64_t ns)
 {
 	FB_WRITE(t->ns[state], t->ns[state] + ns);
 }
 
-static void enter(struct times *t, unsigned int state, uint64_t now)
+static void enter(struct fb_times *t, unsigned int state, uint64_t now)
 {
 	FB_WRITE(t->state, state);
 	FB_WRITE(t->since, now);
 }
 
-static struct times *begin(struct fiber *f)
+static struct fb_times *begin(struct fiber *f)
 {
-	struct times *t = of(f);
+	struct fb_times *t = of(f);
 
 	FB_WRITE(t->seq, t->seq + 1);
 	/* Pairs with the acquire of seq in look(). */
@@ -81,13 +68,13 @@ static struct times *begin(struct fiber *f)
 	return t;
 }
 
-static void end(struct times *t)
+static void end(struct fb_times *t)
 {
 	FB_RELEASE(t->seq, t->seq + 1);	/* Pairs with the acquire in look(). */
 }
 
 /* The part of a turn in which its thread had a CPU; clocks differ a little. */
-static uint64_t ran(const struct times *t, uint64_t turn)
+static uint64_t ran(const struct fb_times *t, uint64_t turn)
 {
 	uint64_t cpu = cpu_now() - t->cpu;
 
@@ -98,55 +85,55 @@ static uint64_t ran(const struct times *t, uint64_t turn)
 
 void fb_times_run(struct fiber *f)
 {
-	struct times *t = begin(f);
+	struct fb_times *t = begin(f);
 	uint64_t now = fb_clock();
 
 	add(t, t->state, now - t->since);
 	t->cpu = cpu_now();
-	enter(t, RUN, now);
+	enter(t, FB_TIMES_RUN, now);
 	end(t);
 }
 
 static void leave(struct fiber *f, unsigned int state)
 {
-	struct times *t = begin(f);
+	struct fb_times *t = begin(f);
 	uint64_t now = fb_clock(), turn = now - t->since, cpu = ran(t, turn);
 
-	add(t, RUN, cpu);
-	add(t, BLOCKED, turn - cpu);
+	add(t, FB_TIMES_RUN, cpu);
+	add(t, FB_TIMES_BLOCKED, turn - cpu);
 	enter(t, state, now);
 	end(t);
 }
 
 void fb_times_stop(struct fiber *f)
 {
-	leave(f, f->why ? PARKED : READY);
+	leave(f, f->why ? FB_TIMES_PARKED : FB_TIMES_READY);
 }
 
 void fb_times_end(struct fiber *f)
 {
-	leave(f, ENDED);
+	leave(f, FB_TIMES_ENDED);
 }
 
 void fb_times_ready(struct fiber *f)
 {
-	struct times *t = of(f);
+	struct fb_times *t = of(f);
 	uint64_t now;
 
-	if (t->state != PARKED)		/* it is new */
+	if (t->state != FB_TIMES_PARKED)	/* it is new */
 		return;
 	begin(f);
 	now = fb_clock();
-	add(t, PARKED, now - t->since);
-	enter(t, READY, now);
+	add(t, FB_TIMES_PARKED, now - t->since);
+	enter(t, FB_TIMES_READY, now);
 	end(t);
 }
 
 void fb_times_waited(struct fiber *f, uint64_t ns)
 {
-	struct times *t = begin(f);
+	struct fb_times *t = begin(f);
 
-	add(t, READY, ns);
+	add(t, FB_TIMES_READY, ns);
 	FB_WRITE(t->since, t->since + ns);
 	end(t);
 }
@@ -156,7 +143,7 @@ void fb_times_waited(struct fiber *f, uint64_t ns)
 static void *times_main(void *arg)
 {
 	struct fiber *f = arg;
-	struct times *t = of(f);
+	struct fb_times *t = of(f);
 
 	FB_WRITE(f->fn, t->fn);		/* as tools know it */
 	fb_times_run(f);
@@ -165,12 +152,12 @@ static void *times_main(void *arg)
 
 void fb_times_init(struct fiber *f)
 {
-	struct times *t = of(f);
+	struct fb_times *t = of(f);
 
 	memset(t, 0, sizeof(*t));
 	t->fn = f->fn;
 	t->arg = f->arg;
-	enter(t, READY, fb_clock());
+	enter(t, FB_TIMES_READY, fb_clock());
 	f->fn = times_main;
 	f->arg = f;
 	f->flags |= FB_F_TIMES;
@@ -186,7 +173,7 @@ timed(const struct fiber *f)
 }
 
 /* Until they belong together: the state, and for how long. */
-static uint32_t look(const struct times *t, uint64_t *ns, uint64_t *turn)
+static uint32_t look(const struct fb_times *t, uint64_t *ns, uint64_t *turn)
 {
 	uint32_t seq, state;
 
@@ -194,7 +181,7 @@ static uint32_t look(const struct times *t, uint64_t *ns, uint64_t *turn)
 		/* Pairs with the release in end(). */
 		while ((seq = FB_ACQUIRE(t->seq)) & 1)
 			sched_yield();
-		for (int i = 0; i < STATES; i++)
+		for (int i = 0; i < FB_TIMES_STATES; i++)
 			ns[i] = FB_READ(t->ns[i]);
 		state = FB_READ(t->state);
 		*turn = fb_clock() - FB_READ(t->since);
@@ -211,11 +198,11 @@ static void add_rest(const struct fiber *f, uint64_t *ns, uint32_t state,
 	struct fb_carrier *c = fb_current();
 	uint64_t cpu;
 
-	if (state == RUN && c && c->cur == f) {
+	if (state == FB_TIMES_RUN && c && c->cur == f) {
 		cpu = ran(of(f), turn);
-		ns[RUN] += cpu;
-		ns[BLOCKED] += turn - cpu;
-	} else if (state == READY || state == PARKED) {
+		ns[FB_TIMES_RUN] += cpu;
+		ns[FB_TIMES_BLOCKED] += turn - cpu;
+	} else if (state == FB_TIMES_READY || state == FB_TIMES_PARKED) {
 		ns[state] += turn;
 	}
 }
@@ -223,7 +210,7 @@ static void add_rest(const struct fiber *f, uint64_t *ns, uint32_t state,
 FB_EXPORT int fiber_times(const fiber_t *f, struct fiber_times *out)
 {
 	struct fiber_times r = { 0 };
-	uint64_t ns[STATES], turn;
+	uint64_t ns[FB_TIMES_STATES], turn;
 	uint32_t state;
 
 	if (!f || !out || out->size < sizeof(out->size))
@@ -233,10 +220,10 @@ FB_EXPORT int fiber_times(const fiber_t *f, struct fiber_times *out)
 	state = look(of(f), ns, &turn);
 	add_rest(f, ns, state, turn);
 	r.size = out->size < sizeof(r) ? out->size : sizeof(r);
-	r.run_ns = ns[RUN];
-	r.ready_ns = ns[READY];
-	r.parked_ns = ns[PARKED];
-	r.blocked_ns = ns[BLOCKED];
+	r.run_ns = ns[FB_TIMES_RUN];
+	r.ready_ns = ns[FB_TIMES_READY];
+	r.parked_ns = ns[FB_TIMES_PARKED];
+	r.blocked_ns = ns[FB_TIMES_BLOCKED];
 	memcpy(out, &r, r.size);
 	return 0;
 }

@@ -38,11 +38,13 @@ said() { grep -qE -- "$1" "$out/said"; }
 refused() { [ "$status" = "$1" ] && grep -qE -- "$2" "$out/error"; }
 
 # start NAME [N]: parked; its pid in $pid. It lives as long as descriptor 8 is open.
-start() {
+start() { start_as "$1" parked "${2:-3}"; }
+
+# start_as NAME PROGRAM WORD
+start_as() {
 	rm -f "$out/$1.in" "$out/$1.out"
 	mkfifo "$out/$1.in" "$out/$1.out"
-	FIBER_BACKEND=user "$out/parked" "${2:-3}" <"$out/$1.in" \
-		>"$out/$1.out" &
+	FIBER_BACKEND=user "$out/$2" "$3" <"$out/$1.in" >"$out/$1.out" &
 	target=$!
 	exec 8>"$out/$1.in" 7<"$out/$1.out"
 	read -r pid <&7
@@ -55,10 +57,25 @@ stop() {
 
 listed() {
 	[ "$status" = 0 ] && [ "$(wc -l <"$out/said")" = 7 ] &&
-		said '^[0-9]+ +worker 0 +parked \(event\) +[0-9.]+ +[0-9]+ +- +worker$' &&
-		said '^[0-9]+ +worker 2 +parked \(event\) ' &&
-		said '^[0-9]+ +first, second +parked \(mutex\) .* first_second$' &&
-		said '^[0-9]+ +reads +blocked +- +- +[0-9]+! +reads$'
+		said '^[0-9]+ +worker 0 +parked \(event\) +[0-9.]+ +[0-9]+ +- +- +- +waits_for_ever +worker$' &&
+		said '^[0-9]+ +worker 2 +parked \(event\) .* [0-9]+! +waits_for_ever +worker$' &&
+		said '^[0-9]+ +first, second +parked \(mutex\) .* crosses +first_second$' &&
+		said '^[0-9]+ +reads +blocked +- +- +- +- +[0-9]+! +read +reads$'
+}
+
+# The CPU time of the one that spins grows, on one processor.
+spinning() {
+	local was
+	said '^[0-9]+ +spins +running +- +- +[01] +[0-9.]+ +[0-9]+ +- +spins$' ||
+		return 1
+	was=$(awk '/ spins / { print $7 }' "$out/said")
+	for _ in $(seq 500); do
+		ctl ps "$pid"
+		! awk -v was="$was" '/ spins / && $7 > was { grew = 1 }
+			END { exit !grew }' "$out/said" || return 0
+		sleep 0.01
+	done
+	return 1
 }
 
 in_order() { tr '\n' ' ' <"$out/said" | grep -qE -- "$1"; }
@@ -131,7 +148,15 @@ if command -v python3 >/dev/null; then
 v = json.load(sys.stdin)
 assert sorted(f["name"] for f in v) == ["first, second", "reads",
     "second, first", "worker 0", "worker 1", "worker 2"], v
-assert {f["state"] for f in v} == {"parked", "blocked"}, v'
+assert {f["state"] for f in v} == {"parked", "blocked"}, v
+w = {f["name"]: f["where"] for f in v}
+assert w["worker 1"] == "waits_for_ever" and w["reads"] == "read", w'
+	cp "$out/said" "$out/ps.json"
+	ctl stack --json "$pid"
+	case_ 'and the whole stacks say the same' json_ok 'import json, sys
+ps = json.load(open("'"$out"'/ps.json"))
+assert [(f["id"], f["where"]) for f in ps] == \
+    [(f["id"], f["where"]) for f in json.load(sys.stdin)]'
 	ctl stack --json "$pid" "$id"
 	case_ 'stack --json' json_ok 'import json, sys
 (f,) = json.load(sys.stdin)
@@ -173,6 +198,17 @@ fi
 
 gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/crash" \
 	"$HERE/tools/crash.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" -lfiber
+start_as spin crash stay
+ctl ps "$pid"
+case_ 'processor and CPU time of one that runs' spinning
+if command -v python3 >/dev/null; then
+	ctl ps --json "$pid"
+	case_ 'the same in --json' json_ok 'import json, sys
+v = {f["name"]: f for f in json.load(sys.stdin)}
+assert v["spins"]["processor"] in (0, 1) and v["spins"]["cpu_ns"] > 0, v
+assert not {"processor", "cpu_ns"} & set(v["waits"]), v'
+fi
+stop
 crash crash overflow
 if [ -n "$core" ]; then
 	ctl dump "$core"
@@ -245,6 +281,7 @@ start many 100000
 cpu %S'; time ctl ps "$pid"; } 2>"$out/times"
 case_ '100,000 fibers are all listed' [ "$(grep -c ' worker ' "$out/said")" = 100000 ]
 case_ 'in less than a second' under_a_second
+case_ 'with where each is' [ "$(grep -c ' waits_for_ever  *worker$' "$out/said")" = 100000 ]
 stop
 echo "1..$n"
 exit $failed

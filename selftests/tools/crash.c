@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * crash abort|overflow - a process that leaves a core file
+ * crash abort|overflow|stay - a process that leaves a core file, or goes on
  *
  * One fiber waits for an event, one is blocked in read(2), one runs for ever, and
- * when they do, one calls abort(), or calls itself until its stack is used up.
+ * when they do, one calls abort(), or calls itself until its stack is used up. Or
+ * it prints its pid, and ends when standard input does.
  */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -80,14 +82,26 @@ static int spawn(const char *name, void *(*fn)(void *))
 {
 	struct fiber_attr attr = { .size = sizeof(attr), .name = name };
 
+	if (fn == spins)
+		attr.flags = FIBER_ATTR_TIMES;
 	return fiber_spawn_attr(NULL, &attr, fn, NULL);
+}
+
+static void stay(void)
+{
+	char byte;
+
+	printf("%d\n", (int)getpid());
+	fflush(stdout);
+	while (read(STDIN_FILENO, &byte, 1) > 0)
+		;
+	_exit(0);
 }
 
 /* No quantum ends meanwhile: who spins does so to the end. */
 int main(int argc, char **argv)
 {
-	void *(*end)(void *) = argc > 1 && !strcmp(argv[1], "abort") ? aborts :
-								       overflows;
+	const char *how = argc > 1 ? argv[1] : "";
 
 	setenv("FIBER_PROCESSORS", "2", 1);
 	setenv("FIBER_QUANTUM_US", "10000000", 1);
@@ -100,7 +114,9 @@ int main(int argc, char **argv)
 		return 1;
 	while (atomic_load(&there) < 2)
 		usleep(1000);
-	if (spawn("ends", end))
+	if (!strcmp(how, "stay"))
+		stay();
+	if (spawn("ends", !strcmp(how, "abort") ? aborts : overflows))
 		return 1;
 	for (;;)
 		pause();

@@ -3,7 +3,8 @@
  * parked [N] - a process to look at from outside
  *
  * Two fibers that lock two mutexes crosswise, one that is blocked in read(2), and N
- * (3) that wait for an event, each with its number as a name and in a variable.
+ * (3) that wait for an event, each with its number as a name and in a variable;
+ * number 2 is locked to a thread, as is the one that reads.
  * Prints its pid when all are there; goes on until standard input ends, or aborts
  * if that says "abort".
  */
@@ -35,6 +36,8 @@ KEPT void *worker(void *arg)
 
 	snprintf(name, sizeof(name), "worker %d", number);
 	fiber_set_name(fiber_self(), name);
+	if (number == 2)
+		fiber_thread_lock();
 	return (void *)(long)(waits_for_ever(number) + number);
 }
 

@@ -65,11 +65,15 @@ struct seen {
 	enum state state;
 	const char *why;		/* a word, or "" */
 	uint64_t for_ns;
-	uint64_t sp, bp, ip, high;	/* if it does not run */
+	uint64_t high;			/* end of its stack */
+	uint64_t sp, bp, ip;		/* if it is on no thread */
 	uint64_t stack;			/* bytes in use; 0: not known */
 	uint64_t entry;
 	int tid;			/* on that thread; or 0 */
 	int locked_tid;			/* locked to that thread; or 0 */
+	int processor;			/* it runs on; or -1 */
+	bool timed;
+	uint64_t cpu_ns;		/* it used; if timed */
 };
 
 /* fn for each live fiber; not 0: ends the walk, and is returned. */
@@ -117,9 +121,23 @@ const char *names_where(struct names *n, const struct target *t,
 /* "file:line", or ""; valid until the next call. */
 const char *names_line(struct names *n, uint64_t pc);
 
+/* A module of libdw; or NULL. */
+struct Dwfl_Module *names_module(struct names *n, uint64_t pc);
+
+/* ---- where.c: what names_where() says, of very many ---- */
+struct where;
+struct where *where_open(struct names *n, struct target *t);
+void where_close(struct where *w);
+/*
+ * Of a fiber that is parked, ready or blocked; else "". Stops nothing: of one that is
+ * blocked it is where its thread has entered the kernel. Valid until the next call.
+ */
+const char *where_is(struct where *w, const struct seen *s);
+
 /* ---- list.c: fibers for the reader ---- */
 struct list {
 	struct names *n;
+	struct where *w;
 	struct target *t;
 	bool json, any;
 	uint64_t id;			/* only this one; 0: all */
@@ -131,9 +149,9 @@ struct list {
 int usage(const char *how);
 void list_between(struct list *k);
 /* Without the closing brace: more may follow. */
-void list_json(struct list *k, const struct seen *s);
+void list_json(struct list *k, const struct seen *s, const char *where);
 void list_head(void);
-void list_text(struct list *k, const struct seen *s);
+void list_text(struct list *k, const struct seen *s, const char *where);
 /* A callback of fibers_walk for k: keeps those that are wanted. */
 int list_keep(const struct seen *s, void *k);
 /* Those kept, with where they are. */

@@ -14,6 +14,7 @@
 #include "fiberctl.h"
 
 #define BATCH	TARGET_BATCH
+#define TIMES_MAX	256
 #define SLABS	1000000			/* more is a loop of stale pointers */
 
 struct carrier {
@@ -21,6 +22,8 @@ struct carrier {
 	int tid;
 	uint64_t page;
 };
+
+#define NO_PROCESSOR	UINT32_MAX
 
 struct walk {
 	struct target *t;
@@ -107,7 +110,7 @@ static enum state state_on(const struct walk *w, const struct carrier *c)
 	in_fiber = target_half(t, c->page + t->d.carrier_page.in_fiber);
 	proc = target_half(t, c->page + t->d.carrier_page.processor);
 	if (!in_fiber)
-		return proc == UINT32_MAX ? S_READY : S_RUNNING;
+		return proc == NO_PROCESSOR ? S_READY : S_RUNNING;
 	if (t->core)
 		return core_thread_state(t->core, c->tid);
 	return sleeps(t->pid, c->tid) ? S_BLOCKED : S_RUNNING;
@@ -145,12 +148,11 @@ static void read_name(struct seen *s, const struct target *t,
 }
 
 static void read_context(struct seen *s, const struct target *t,
-			 const unsigned char *raw, uint64_t f, bool own)
+			 const unsigned char *raw)
 {
 	s->sp = get(raw, t->d.fiber.sp);
 	s->bp = get(raw, t->d.fiber.bp);
 	s->ip = get(raw, t->d.fiber.ip);
-	s->high = own ? target_word(t, f + t->d.fiber.size) : f;
 	if (s->sp <= s->high && s->sp >= get(raw, t->d.fiber.base))
 		s->stack = s->high - s->sp;
 	if (s->ip == t->d.start_ip && s->state == S_READY)
@@ -168,6 +170,69 @@ static int locked_to(const struct target *t, const unsigned char *raw)
 	if (!(home & t->d.lock.mark))
 		return 0;
 	return (int)target_half(t, (home & ~t->d.lock.mark) + t->d.carrier.tid);
+}
+
+/* Nanoseconds of CPU of a thread; 0: not known. */
+static uint64_t thread_cpu(pid_t pid, int tid)
+{
+	unsigned long long ns = 0;
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/schedstat", (int)pid, tid);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%llu", &ns) != 1)
+		ns = 0;
+	if (f)
+		fclose(f);
+	return ns;
+}
+
+/* Twice, as it may be written meanwhile: see lib/debug.h. */
+static bool take_times(const struct target *t, uint64_t at, unsigned char *raw)
+{
+	uint32_t seq, again;
+
+	if (t->d.times.below > TIMES_MAX ||
+	    target_read(t, at, raw, t->d.times.below))
+		return false;
+	memcpy(&seq, raw + t->d.times.seq, sizeof(seq));
+	again = target_half(t, at + t->d.times.seq);
+	return !(seq & 1) && again == seq;
+}
+
+static void read_times(struct seen *s, const struct target *t,
+		       const unsigned char *raw)
+{
+	unsigned char times[TIMES_MAX];
+	uint32_t state;
+	uint16_t flags;
+	uint64_t cpu;
+
+	memcpy(&flags, raw + t->d.times.flags, sizeof(flags));
+	if (!(flags & t->d.times.flag))
+		return;
+	for (int i = 0; i < 10 && !s->timed; i++)
+		s->timed = take_times(t, s->high - t->d.times.below, times);
+	if (!s->timed)
+		return;
+	s->cpu_ns = get(times, t->d.times.ns);
+	memcpy(&state, times + t->d.times.state, sizeof(state));
+	if (!s->tid || t->core || state != t->d.times.running)
+		return;
+	cpu = thread_cpu(t->pid, s->tid);
+	if (cpu > get(times, t->d.times.cpu))
+		s->cpu_ns += cpu - get(times, t->d.times.cpu);
+}
+
+static int processor_of(const struct target *t, const struct carrier *c)
+{
+	uint32_t proc;
+
+	if (!c || target_read(t, c->page + t->d.carrier_page.processor, &proc,
+			      sizeof(proc)) || proc == NO_PROCESSOR)
+		return -1;
+	return (int)proc;
 }
 
 static int one(struct walk *w, const unsigned char *raw, uint64_t f)
@@ -194,8 +259,13 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 		s.tid = c->tid;
 	}
 	s.locked_tid = locked_to(t, raw);
+	s.high = w->own ? target_word(t, f + t->d.fiber.size) : f;
 	if (!s.tid)
-		read_context(&s, t, raw, f, w->own);
+		read_context(&s, t, raw);
+	s.processor = -1;
+	if (s.state == S_RUNNING)
+		s.processor = processor_of(t, c);
+	read_times(&s, t, raw);
 	return w->fn(&s, w->arg);
 }
 

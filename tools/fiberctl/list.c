@@ -17,7 +17,7 @@ void list_between(struct list *k)
 	k->any = true;
 }
 
-void list_json(struct list *k, const struct seen *s)
+void list_json(struct list *k, const struct seen *s, const char *where)
 {
 	printf("{\"id\": %llu, \"library\": %s, \"name\": ",
 	       (unsigned long long)s->id, s->library ? "true" : "false");
@@ -26,36 +26,55 @@ void list_json(struct list *k, const struct seen *s)
 	json_string(s->why);
 	if (k->t->now)
 		printf(", \"for_ns\": %llu", (unsigned long long)s->for_ns);
-	printf(", \"stack\": %llu, \"tid\": %d, \"locked_tid\": %d, \"started\": ",
+	printf(", \"stack\": %llu, \"tid\": %d, \"locked_tid\": %d",
 	       (unsigned long long)s->stack, s->tid, s->locked_tid);
+	if (s->processor >= 0)
+		printf(", \"processor\": %d", s->processor);
+	if (s->timed)
+		printf(", \"cpu_ns\": %llu", (unsigned long long)s->cpu_ns);
+	printf(", \"where\": ");
+	json_string(where);
+	printf(", \"started\": ");
 	json_string(names_function(k->n, s->entry));
 }
 
+#define LINE	"%-8s %-16s %-18s %9s %7s %3s %8s %8s  %-20s %s\n"
+
 void list_head(void)
 {
-	printf("%-8s %-16s %-22s %10s %7s %8s  %s\n", "ID", "NAME", "STATE",
-	       "FOR", "STACK", "THREAD", "STARTED WITH");
+	printf(LINE, "ID", "NAME", "STATE", "FOR", "STACK", "CPU", "TIME",
+	       "THREAD", "WHERE", "STARTED WITH");
 }
 
-void list_text(struct list *k, const struct seen *s)
+static void numbers(char text[5][24], struct list *k, const struct seen *s)
 {
-	char id[24], state[40], for_[24] = "-", stack[24] = "-", tid[24] = "-";
+	for (int i = 0; i < 5; i++)
+		strcpy(text[i], "-");
+	if (s->state == S_PARKED && k->t->now)
+		snprintf(text[0], 24, "%.3f", (double)s->for_ns / 1e9);
+	if (s->stack)
+		snprintf(text[1], 24, "%llu", (unsigned long long)s->stack);
+	if (s->processor >= 0)
+		snprintf(text[2], 24, "%d", s->processor);
+	if (s->timed)
+		snprintf(text[3], 24, "%.3f", (double)s->cpu_ns / 1e9);
+	if (s->tid)
+		snprintf(text[4], 24, "%d", s->tid);
+	if (s->locked_tid)
+		snprintf(text[4], 24, "%d!", s->locked_tid);
+}
+
+void list_text(struct list *k, const struct seen *s, const char *where)
+{
+	char id[24], state[40], text[5][24];
 
 	snprintf(id, sizeof(id), "%s%llu", s->library ? "L" : "",
 		 (unsigned long long)s->id);
 	snprintf(state, sizeof(state), "%s%s%s%s", state_name(s->state),
 		 *s->why ? " (" : "", s->why, *s->why ? ")" : "");
-	if (s->state == S_PARKED && k->t->now)
-		snprintf(for_, sizeof(for_), "%.3f", (double)s->for_ns / 1e9);
-	if (s->stack)
-		snprintf(stack, sizeof(stack), "%llu",
-			 (unsigned long long)s->stack);
-	if (s->tid)
-		snprintf(tid, sizeof(tid), "%d", s->tid);
-	if (s->locked_tid)
-		snprintf(tid, sizeof(tid), "%d!", s->locked_tid);
-	printf("%-8s %-16s %-22s %10s %7s %8s  %s\n", id,
-	       *s->name ? s->name : "-", state, for_, stack, tid,
+	numbers(text, k, s);
+	printf(LINE, id, *s->name ? s->name : "-", state, text[0], text[1],
+	       text[2], text[3], text[4], *where ? where : "-",
 	       names_function(k->n, s->entry));
 }
 
@@ -98,15 +117,14 @@ static void show_stack(struct list *k, const struct seen *s)
 {
 	uint64_t pc[NAMES_FRAMES];
 	int n = names_stack(k->n, k->t, s, pc);
+	const char *where = names_where(k->n, k->t, pc, n);
 
 	if (k->json) {
 		list_between(k);
-		list_json(k, s);
-		printf(", \"where\": ");
-		json_string(names_where(k->n, k->t, pc, n));
+		list_json(k, s, where);
 		printf(", \"stack_frames\": [");
 	} else {
-		list_text(k, s);
+		list_text(k, s, where);
 	}
 	for (int i = 0; i < n; i++)
 		show_frame(k, pc[i], !i);

@@ -75,9 +75,14 @@ void names_close(struct names *n)
 
 /* ---- names ---- */
 
+Dwfl_Module *names_module(struct names *n, uint64_t pc)
+{
+	return n->fibers ? dwfl_addrmodule(n->fibers, pc) : NULL;
+}
+
 static char *find_name(struct names *n, uint64_t addr)
 {
-	Dwfl_Module *m = n->fibers ? dwfl_addrmodule(n->fibers, addr) : NULL;
+	Dwfl_Module *m = names_module(n, addr);
 	const char *name = m ? dwfl_module_addrname(m, addr) : NULL;
 	char text[32];
 
@@ -101,7 +106,7 @@ const char *names_function(struct names *n, uint64_t addr)
 
 const char *names_line(struct names *n, uint64_t pc)
 {
-	Dwfl_Module *m = n->fibers ? dwfl_addrmodule(n->fibers, pc) : NULL;
+	Dwfl_Module *m = names_module(n, pc);
 	Dwfl_Line *line = m ? dwfl_module_getsrc(m, pc) : NULL;
 	static char text[512];
 	const char *file;
@@ -223,10 +228,10 @@ int names_stack(struct names *n, struct target *t, const struct seen *s,
 static bool is_library(struct names *n, const struct target *t, uint64_t pc,
 		       const char *name)
 {
-	Dwfl_Module *m = dwfl_addrmodule(n->fibers, pc);
+	Dwfl_Module *m = names_module(n, pc);
 	const char *file;
 
-	if (!m || m != dwfl_addrmodule(n->fibers, t->root))
+	if (!m || m != names_module(n, t->root))
 		return false;
 	file = dwfl_module_info(m, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 	return (file && strstr(file, "libfiber.so")) ||

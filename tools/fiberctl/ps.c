@@ -14,10 +14,10 @@ static int list_one(const struct seen *s, void *arg)
 	k->count++;
 	if (k->json) {
 		list_between(k);
-		list_json(k, s);
+		list_json(k, s, where_is(k->w, s));
 		printf("}");
 	} else {
-		list_text(k, s);
+		list_text(k, s, where_is(k->w, s));
 	}
 	return 0;
 }
@@ -31,11 +31,13 @@ static int ps_one(pid_t pid, bool json)
 	if (r)
 		return complain();
 	k.n = names_open(&t);
+	k.w = where_open(k.n, &t);
 	if (!json)
 		list_head();
 	r = fibers_walk(&t, list_one, &k);
 	if (json)
 		printf("%s]\n", k.any ? "" : "[");
+	where_close(k.w);
 	names_close(k.n);
 	target_close(&t);
 	return r ? complain() : EXIT_FINE;

@@ -5,6 +5,7 @@
 #include <gelf.h>
 #include <libelf.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -237,14 +238,20 @@ static uint64_t now(void)
 /* The library's root is at t->root. */
 static int open_root(struct target *t)
 {
-	int r = target_read(t, t->root, &t->d, sizeof(t->d));
+	size_t oldest = offsetof(struct fiber_debug, lock);
+	int r = target_read(t, t->root, &t->d, oldest);
 
 	if (r)
 		return r;
 	if (memcmp(t->d.magic, FIBER_DEBUG_MAGIC, sizeof(t->d.magic)) ||
-	    t->d.version != 1 || t->d.size < sizeof(t->d))
+	    t->d.version != 1 || t->d.size < oldest)
 		return target_fail(-EPROTO, "%s uses a libfiber that this fiberctl does not know",
 				   t->what);
+	/* What a library of before does not say stays 0. */
+	r = target_read(t, t->root, &t->d, t->d.size < sizeof(t->d) ?
+					   t->d.size : sizeof(t->d));
+	if (r)
+		return r;
 	if (target_half(t, t->d.runtime + t->d.runtime_at.state) <
 	    t->d.runtime_at.on)
 		return target_fail(-ENOENT, "%s has no fibers: its runtime has not been started, or has ended",
