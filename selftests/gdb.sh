@@ -44,10 +44,10 @@ has() { part "$1" | grep -qE -- "$2"; }
 
 listed() {
 	said '^6 fibers$' && said ' worker 0  .*parked \(event\).* worker$' &&
-		said ' worker 2  .*parked \(event\).* worker$' &&
+		said ' worker 2  .*parked \(event\), locked to LWP [0-9]+ .* worker$' &&
 		said ' first, second  .*parked \(mutex\).* first_second$' &&
 		said ' second, first  .*parked \(mutex\).* second_first$' &&
-		said ' reads  .*on LWP [0-9]+ .* reads$'
+		said ' reads  .*on LWP [0-9]+, locked .* reads$'
 }
 
 stacks() {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Fibers in gdb, of live processes and of core files.
 
-    info fibers               all of them, one a line
+    info fibers               all of them, one a line; locked: fiber_thread_lock
     fiber ID                  look at it: bt, up, info locals ... are about it
     fiber                     which one is looked at
     fiber off                 back to the thread
@@ -30,7 +30,10 @@ GROUPS = (
     ("processor", "size pass_ ended idle_passes steals preemptions id_next id_step "
                   "index head tail page"),
     ("carrier", "next cur page tid index"),
+    ("carrier_page", "in_fiber processor blocks handoffs returns"),
+    ("info", "waiting spares idle carriers"),
 )
+LOCK = struct.Struct("<2Q")     # follows them; a library of before ends there
 HEAD = struct.Struct("<8s2I4Q4IQ")
 
 
@@ -71,7 +74,10 @@ class Root:
         (_, _, _, self.slabs, self.runtime, whys, self.start_ip, count,
          self.clock_shift, self.canary_size, self.colour_size,
          self.join_done) = head
-        self.read_groups(addr + HEAD.size)
+        end = self.read_groups(addr + HEAD.size)
+        self.lock_home, self.lock_mark = 0, 0
+        if end - addr + LOCK.size <= head[2]:
+            self.lock_home, self.lock_mark = LOCK.unpack(read(end, LOCK.size))
         if half(self.runtime + self.runtime_at.state) < self.runtime_at.on:
             raise gdb.GdbError("the fiber runtime does not run")
         self.why = [text(word(whys + 8 * i)) for i in range(count)]
@@ -83,6 +89,7 @@ class Root:
                 setattr(group, member, half(addr))
                 addr += 4
             setattr(self, name, group)
+        return addr
 
     def carriers(self):
         """Address of the fiber that each carrier runs: thread's id."""
@@ -133,6 +140,7 @@ class Fiber:
         self.high = word(addr + at.size) if own else addr
         why = raw[at.why]
         self.tid = 0 if why else carriers.get(addr, 0)
+        self.home = self.locked_to(root, get(root.lock_home))
         if why:
             self.state = "parked (%s)" % (root.why[why] if why < len(root.why)
                                           else "?")
@@ -140,6 +148,14 @@ class Fiber:
             self.state = "on LWP %d" % self.tid
         else:
             self.state = "new" if self.ip == root.start_ip else "ready"
+        if self.home:
+            self.state += ", locked" + " to LWP %d" % self.home * (not self.tid)
+
+    def locked_to(self, root, word_):
+        """The thread that it is locked to (fiber_thread_lock); or 0."""
+        if not word_ & root.lock_mark:
+            return 0
+        return half((word_ & ~root.lock_mark) + root.carrier.tid)
 
     def title(self):
         return "Fiber %d%s%s" % (self.id, " of the library" * self.library,
@@ -283,13 +299,13 @@ class InfoFibers(gdb.Command):
 
     def invoke(self, argument, from_tty):
         n = 0
-        print("  %-8s %-16s %-24s %9s  %s" % ("Id", "Name", "State", "Stack",
+        print("  %-8s %-16s %-34s %9s  %s" % ("Id", "Name", "State", "Stack",
                                               "Started with"))
         for f in fibers():
             mark = "*" if unwinder.active() and unwinder.fiber.id == f.id \
                 else " "
             used = "" if f.tid else f.high - f.sp
-            print("%s %-8s %-16s %-24s %9s  %s" % (
+            print("%s %-8s %-16s %-34s %9s  %s" % (
                 mark, "library" if f.library else f.id, f.name, f.state, used,
                 function(f.entry)))
             n += 1
