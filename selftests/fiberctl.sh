@@ -20,7 +20,7 @@ case_() {
 	if "$@"; then
 		echo "ok $n - $name"
 	else
-		head -n 40 "$out/said" "$out/error" | sed 's/^/# /'
+		head -n 90 "$out/said" "$out/error" | sed 's/^/# /'
 		echo "not ok $n - $name"
 		failed=1
 	fi
@@ -30,6 +30,21 @@ ctl() {
 	status=0
 	timeout 60 "$CTL" "$@" >"$out/said" 2>"$out/error" </dev/null ||
 		status=$?
+}
+
+# seen WORD... -- CHECK...: fiberctl WORD... says it, now or soon. A thread that is
+# blocked may be awake for a moment.
+seen() {
+	local words=()
+	while [ "$1" != -- ]; do words+=("$1"); shift; done
+	shift
+	for _ in $(seq 100); do
+		ctl "${words[@]}"
+		! "$@" || return 0
+		sed 's/^/# not yet: /' "$out/said" "$out/error"
+		sleep 0.1
+	done
+	return 1
 }
 
 said() { grep -qE -- "$1" "$out/said"; }
@@ -87,6 +102,14 @@ stacks() {
 		in_order 'reads +blocked.* reads \([^)]*parked.c:[0-9]+\)'
 }
 
+# Nothing is known at first; then some of it is used, sooner or later.
+spins_in_top() {
+	[ "$status" = 0 ] && [ "$(grep -c ' spins ' "$out/said")" = 5 ] &&
+		said '^ +- +[0-9]+ +spins ' &&
+		said '^ +([1-9][0-9]*\.[0-9]|0\.[1-9]) +[0-9]+ +spins ' &&
+		said '^crash \([0-9]+\): 3 fibers, 1 running, 0 ready, 1 blocked, 1 parked, 0 new$'
+}
+
 # crash PROGRAM WORD [INPUT]: its core file, as $core, if such files come here
 crash() {
 	rm -rf "$out/core.d"
@@ -108,6 +131,16 @@ dumped() {
 
 json_ok() { [ "$status" = 0 ] && python3 -c "$1" <"$out/said"; }
 
+# A fiber's place as stack --json told it is that of ps.
+same() {
+	cp "$out/said" "$out/stack.json"
+	ctl ps --json "$pid"
+	json_ok 'import json, sys
+stack = json.load(open("'"$out"'/stack.json"))
+assert [(f["id"], f["where"]) for f in stack] == \
+    [(f["id"], f["where"]) for f in json.load(sys.stdin)]'
+}
+
 cpu_seconds() { awk '{ s += $2 } END { print s }' "$out/times"; }
 
 under_a_second() {
@@ -127,13 +160,11 @@ gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/parked" \
 	-lfiber -lpthread
 
 start small
-ctl ps "$pid"
-case_ 'ps lists each fiber' listed
+case_ 'ps lists each fiber' seen ps "$pid" -- listed
 id=$(awk '/ worker 1 / { print $1 }' "$out/said")
 ctl ps
 case_ 'ps without a pid lists the process' said "^$pid +6 +[0-9]+ +user +parked$"
-ctl stack "$pid"
-case_ 'stack shows parked and blocked ones' stacks
+case_ 'stack shows parked and blocked ones' seen stack "$pid" -- stacks
 ctl stack "$pid" "$id"
 case_ 'stack of one' in_order "^$id +worker 1 .* waits_for_ever "
 case_ 'and of no other' [ "$(grep -c '^[0-9]' "$out/said")" = 1 ]
@@ -143,20 +174,14 @@ ctl stats "$pid"
 case_ 'stats count' said '^fibers +6$'
 case_ 'and spawned ones' said '^spawned +6$'
 if command -v python3 >/dev/null; then
-	ctl ps --json "$pid"
-	case_ 'ps --json' json_ok 'import json, sys
+	case_ 'ps --json' seen ps --json "$pid" -- json_ok 'import json, sys
 v = json.load(sys.stdin)
 assert sorted(f["name"] for f in v) == ["first, second", "reads",
     "second, first", "worker 0", "worker 1", "worker 2"], v
 assert {f["state"] for f in v} == {"parked", "blocked"}, v
 w = {f["name"]: f["where"] for f in v}
 assert w["worker 1"] == "waits_for_ever" and w["reads"] == "read", w'
-	cp "$out/said" "$out/ps.json"
-	ctl stack --json "$pid"
-	case_ 'and the whole stacks say the same' json_ok 'import json, sys
-ps = json.load(open("'"$out"'/ps.json"))
-assert [(f["id"], f["where"]) for f in ps] == \
-    [(f["id"], f["where"]) for f in json.load(sys.stdin)]'
+	case_ 'and the whole stacks say the same' seen stack --json "$pid" -- same
 	ctl stack --json "$pid" "$id"
 	case_ 'stack --json' json_ok 'import json, sys
 (f,) = json.load(sys.stdin)
@@ -173,8 +198,32 @@ fi
 stop
 ctl ps "$pid"
 case_ 'a process that has ended' refused 1 "^fiberctl: there is no process $pid$"
+ctl ps 2
+case_ 'one of the kernel' refused 1 '^fiberctl: (process 2 has no memory|there is no process 2)'
 ctl ps $$
 case_ 'a process without fibers' refused 1 ' has no fibers: it does not use libfiber$'
+colour=$'a\e[31mb\xc2\x9b1m'		# what no terminal may get
+cp "$out/parked" "$out/$colour"
+start_as coloured "$colour" 1
+case_ 'a name with control characters' seen ps -- \
+	grep -q "^$pid .* user  *a?\[31mb??1m$" "$out/said"
+stop
+printf '#include <unistd.h>
+#include "debug.h"
+struct fiber_debug fiber_debug_v1 = { .magic = "fiberdbg", .version = 1,
+	.size = sizeof(fiber_debug_v1),
+	.fiber = { .size = 64, .id = 0x7ffffff0 } };
+int main(void)
+{
+	char byte;
+	write(1, "1\\n", 2);
+	return (int)read(0, &byte, 1);
+}
+' | gcc -x c -w -I"$TOP/lib" -o "$out/liar" -
+start_as liar liar ''
+ctl ps "$target"
+case_ 'a process that tells nonsense' refused 1 'process [0-9]+ uses a libfiber that makes no sense'
+stop
 ctl ps 0
 case_ 'no pid' refused 2 "'0' is no process id$"
 ctl ps --often
@@ -199,16 +248,34 @@ fi
 gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/crash" \
 	"$HERE/tools/crash.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" -lfiber
 start_as spin crash stay
-ctl ps "$pid"
-case_ 'processor and CPU time of one that runs' spinning
+case_ 'processor and CPU time of one that runs' seen ps "$pid" -- spinning
 if command -v python3 >/dev/null; then
-	ctl ps --json "$pid"
-	case_ 'the same in --json' json_ok 'import json, sys
+	case_ 'the same in --json' seen ps --json "$pid" -- json_ok 'import json, sys
 v = {f["name"]: f for f in json.load(sys.stdin)}
 assert v["spins"]["processor"] in (0, 1) and v["spins"]["cpu_ns"] > 0, v
 assert not {"processor", "cpu_ns"} & set(v["waits"]), v'
 fi
+case_ 'top -b, in how much of a CPU one spins' \
+	seen top -b -n 5 -d 0.1 "$pid" -- spins_in_top
+case_ 'top -b of all processes' seen top -b -n 1 -s id -- said "^$pid +- +[0-9.]+ +3 +1 +0 +1 +1 +2 +user +crash$"
+ctl top "$pid"
+case_ 'top without a terminal' refused 2 'top needs a terminal; .* top -b$'
 stop
+ctl top -b "$pid"
+case_ 'top of a process that has ended' refused 1 "^fiberctl: there is no process $pid$"
+ctl top -b -s blue
+case_ 'a column that is none' refused 2 '^usage: fiberctl top '
+ctl top -b -s stack
+case_ 'or is not in that table' refused 2 "no 'stack' to sort by here$"
+if command -v python3 >/dev/null; then
+	FIBER_BACKEND=user timeout 200 python3 "$HERE/tools/top.py" "$CTL" \
+		"$out/crash" stay >"$out/said" 2>"$out/error" || true
+	case_ 'each case in a terminal was tried' \
+		[ "$(grep -cE '^(not )?ok ' "$out/said")" = 9 ]
+	while read -r result name; do
+		case_ "top: $name" [ "$result" = ok ]
+	done <"$out/said"
+fi
 crash crash overflow
 if [ -n "$core" ]; then
 	ctl dump "$core"

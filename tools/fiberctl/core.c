@@ -128,6 +128,7 @@ static void take_note(struct core *c, const GElf_Nhdr *nh, const char *desc)
 	} else if (nh->n_type == NT_PRPSINFO &&
 		   nh->n_descsz == sizeof(*info)) {
 		memcpy(c->command, info->pr_fname, sizeof(info->pr_fname));
+		printable(c->command);
 		c->pid = info->pr_pid;
 	}
 }
@@ -207,6 +208,7 @@ static int look_for_file(Dwfl_Module *m, void **user, const char *name,
 	(void)start;
 	if (!same_file(m) && !*c->missing)
 		snprintf(c->missing, sizeof(c->missing), "%s", name);
+	printable(c->missing);
 	return DWARF_CB_OK;
 }
 

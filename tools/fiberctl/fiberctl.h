@@ -15,6 +15,7 @@ enum { EXIT_FINE, EXIT_FAILED, EXIT_USAGE };
 /* ---- target.c: another process, or a core file ---- */
 
 #define TARGET_BATCH	512
+#define TARGET_TIMES	256		/* bytes of fiber_debug.times, at most */
 
 struct core;
 
@@ -38,10 +39,16 @@ int target_open(struct target *t, pid_t pid);
 /* The same in a core file; program: NULL, or where its program is now. */
 int target_open_core(struct target *t, const char *path, const char *program);
 void target_close(struct target *t);
+/* A word for its backend. */
+const char *target_backend(const struct target *t);
+/* The name of a process; "": it has none, or is gone. */
+void command_of(pid_t pid, char *text, size_t size);
 /* What the last failed call was about: a sentence, without a full stop. */
 const char *target_error(void);
 int target_fail(int r, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* What another process says may go to a terminal: no control characters. */
+void printable(char *s);
 /* Read n bytes at addr. 0, -EFAULT (not mapped), -ESRCH, -EPERM. */
 int target_read(const struct target *t, uint64_t addr, void *to, size_t n);
 /* size bytes at each of n addresses, up to TARGET_BATCH; 0 for what is not there. */
@@ -150,18 +157,27 @@ int usage(const char *how);
 void list_between(struct list *k);
 /* Without the closing brace: more may follow. */
 void list_json(struct list *k, const struct seen *s, const char *where);
-void list_head(void);
-void list_text(struct list *k, const struct seen *s, const char *where);
+/* A line for each fiber, and the one above them. */
+#define LIST_WIDTH	300
+void list_head(char text[LIST_WIDTH]);
+void list_row(char text[LIST_WIDTH], struct list *k, const struct seen *s,
+	      const char *where);
 /* A callback of fibers_walk for k: keeps those that are wanted. */
 int list_keep(const struct seen *s, void *k);
 /* Those kept, with where they are. */
 void list_stacks(struct list *k);
+
+/* ---- stats.c ---- */
+/* Sums over processors and carriers. */
+enum { SPAWNED, ENDED, SWITCHES, STEALS, PREEMPTIONS, HANDOFFS, RETURNS, SUMS };
+void stats_sum(const struct target *t, uint64_t sum[SUMS]);
 
 /* ---- json.c ---- */
 void json_string(const char *s);
 
 /* ---- commands; argv[0] is the command ---- */
 int cmd_ps(int argc, char **argv, bool json);
+int cmd_top(int argc, char **argv, bool json);
 int cmd_stack(int argc, char **argv, bool json);
 int cmd_dump(int argc, char **argv, bool json);
 int cmd_stats(int argc, char **argv, bool json);

@@ -14,8 +14,8 @@
 #include "fiberctl.h"
 
 #define BATCH	TARGET_BATCH
-#define TIMES_MAX	256
 #define SLABS	1000000			/* more is a loop of stale pointers */
+#define BLOCKS	(1 << 26)		/* more is nonsense, too */
 
 struct carrier {
 	uint64_t cur;
@@ -35,7 +35,7 @@ struct walk {
 	bool own;
 	uint64_t base[BATCH], f[BATCH];
 	unsigned char *raw;
-	size_t n;
+	size_t n, blocks;
 };
 
 const char *state_name(enum state s)
@@ -142,9 +142,7 @@ static void read_name(struct seen *s, const struct target *t,
 		n = sizeof(s->name) - 1;
 	memcpy(s->name, raw + t->d.fiber.name, n);
 	s->name[n] = 0;
-	for (char *p = s->name; *p; p++)	/* it goes to a terminal */
-		if ((unsigned char)*p < ' ' || *p == 127)
-			*p = '?';
+	printable(s->name);
 }
 
 static void read_context(struct seen *s, const struct target *t,
@@ -193,8 +191,7 @@ static bool take_times(const struct target *t, uint64_t at, unsigned char *raw)
 {
 	uint32_t seq, again;
 
-	if (t->d.times.below > TIMES_MAX ||
-	    target_read(t, at, raw, t->d.times.below))
+	if (target_read(t, at, raw, t->d.times.below))
 		return false;
 	memcpy(&seq, raw + t->d.times.seq, sizeof(seq));
 	again = target_half(t, at + t->d.times.seq);
@@ -204,11 +201,13 @@ static bool take_times(const struct target *t, uint64_t at, unsigned char *raw)
 static void read_times(struct seen *s, const struct target *t,
 		       const unsigned char *raw)
 {
-	unsigned char times[TIMES_MAX];
+	unsigned char times[TARGET_TIMES];
 	uint32_t state;
 	uint16_t flags;
 	uint64_t cpu;
 
+	if (!t->d.times.flag)
+		return;
 	memcpy(&flags, raw + t->d.times.flags, sizeof(flags));
 	if (!(flags & t->d.times.flag))
 		return;
@@ -304,6 +303,9 @@ static int walk_slab(struct walk *w, uint64_t slab)
 			       t->d.colour_size;
 		if (w->n == BATCH)
 			r = flush(w);
+		if (++w->blocks > BLOCKS)
+			return target_fail(-EPROTO, "%s has too many fibers to be true",
+					   t->what);
 	}
 	return r ? r : flush(w);
 }

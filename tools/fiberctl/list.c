@@ -38,12 +38,12 @@ void list_json(struct list *k, const struct seen *s, const char *where)
 	json_string(names_function(k->n, s->entry));
 }
 
-#define LINE	"%-8s %-16s %-18s %9s %7s %3s %8s %8s  %-20s %s\n"
+#define LINE	"%-8s %-16s %-18s %9s %7s %3s %8s %8s  %-20s %s"
 
-void list_head(void)
+void list_head(char text[LIST_WIDTH])
 {
-	printf(LINE, "ID", "NAME", "STATE", "FOR", "STACK", "CPU", "TIME",
-	       "THREAD", "WHERE", "STARTED WITH");
+	snprintf(text, LIST_WIDTH, LINE, "ID", "NAME", "STATE", "FOR", "STACK",
+		 "CPU", "TIME", "THREAD", "WHERE", "STARTED WITH");
 }
 
 static void numbers(char text[5][24], struct list *k, const struct seen *s)
@@ -64,18 +64,19 @@ static void numbers(char text[5][24], struct list *k, const struct seen *s)
 		snprintf(text[4], 24, "%d!", s->locked_tid);
 }
 
-void list_text(struct list *k, const struct seen *s, const char *where)
+void list_row(char text[LIST_WIDTH], struct list *k, const struct seen *s,
+	      const char *where)
 {
-	char id[24], state[40], text[5][24];
+	char id[24], state[40], n[5][24];
 
 	snprintf(id, sizeof(id), "%s%llu", s->library ? "L" : "",
 		 (unsigned long long)s->id);
 	snprintf(state, sizeof(state), "%s%s%s%s", state_name(s->state),
 		 *s->why ? " (" : "", s->why, *s->why ? ")" : "");
-	numbers(text, k, s);
-	printf(LINE, id, *s->name ? s->name : "-", state, text[0], text[1],
-	       text[2], text[3], text[4], *where ? where : "-",
-	       names_function(k->n, s->entry));
+	numbers(n, k, s);
+	snprintf(text, LIST_WIDTH, LINE, id, *s->name ? s->name : "-", state,
+		 n[0], n[1], n[2], n[3], n[4], *where ? where : "-",
+		 names_function(k->n, s->entry));
 }
 
 /* ---- stacks ---- */
@@ -118,13 +119,15 @@ static void show_stack(struct list *k, const struct seen *s)
 	uint64_t pc[NAMES_FRAMES];
 	int n = names_stack(k->n, k->t, s, pc);
 	const char *where = names_where(k->n, k->t, pc, n);
+	char text[LIST_WIDTH];
 
 	if (k->json) {
 		list_between(k);
 		list_json(k, s, where);
 		printf(", \"stack_frames\": [");
 	} else {
-		list_text(k, s, where);
+		list_row(text, k, s, where);
+		puts(text);
 	}
 	for (int i = 0; i < n; i++)
 		show_frame(k, pc[i], !i);

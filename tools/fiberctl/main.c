@@ -11,6 +11,8 @@ static const struct command {
 	int (*run)(int argc, char **argv, bool json);
 } commands[] = {
 	{ "ps", "[PID]", "processes with fibers; or the fibers of one", cmd_ps },
+	{ "top", "[PID]", "the same, again and again; -b: no terminal",
+	  cmd_top },
 	{ "stack", "PID [ID]", "where fibers are: the functions they are in",
 	  cmd_stack },
 	{ "dump", "CORE [PROGRAM]", "the same, of a core file", cmd_dump },
@@ -69,9 +71,18 @@ static int wrong(const char *what, const char *word)
 	return EXIT_USAGE;
 }
 
+static const struct command *find_command(const char *name)
+{
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (!strcmp(name, commands[i].name))
+			return &commands[i];
+	return NULL;
+}
+
 /* Options out of the arguments; how many are left, or -1. */
 static int take_options(int argc, char **argv, bool *json)
 {
+	const struct command *c = NULL;	/* it has options of its own */
 	int n = 0;
 
 	for (int i = 0; i < argc; i++) {
@@ -81,7 +92,9 @@ static int take_options(int argc, char **argv, bool *json)
 			   !strcmp(argv[i], "-h")) {
 			help(stdout);
 			exit(EXIT_FINE);
-		} else if (argv[i][0] == '-') {
+		} else if (argv[i][0] == '-' &&
+			   !(n && (c = find_command(argv[0])) &&
+			     c->run == cmd_top)) {
 			wrong("no option", argv[i]);
 			return -1;
 		} else {
@@ -93,6 +106,7 @@ static int take_options(int argc, char **argv, bool *json)
 
 int main(int argc, char **argv)
 {
+	const struct command *c;
 	bool json = false;
 	int n, r;
 
@@ -107,16 +121,13 @@ int main(int argc, char **argv)
 		help(stderr);
 		return EXIT_USAGE;
 	}
-	for (size_t i = 0; i < COMMANDS; i++) {
-		if (strcmp(argv[1], commands[i].name))
-			continue;
-		r = commands[i].run(n, argv + 1, json);
-		if (fflush(stdout) || ferror(stdout)) {
-			fprintf(stderr, "fiberctl: cannot write: %s\n",
-				strerror(errno));
-			return EXIT_FAILED;
-		}
-		return r;
+	c = find_command(argv[1]);
+	if (!c)
+		return wrong("no command", argv[1]);
+	r = c->run(n, argv + 1, json);
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "fiberctl: cannot write: %s\n", strerror(errno));
+		return EXIT_FAILED;
 	}
-	return wrong("no command", argv[1]);
+	return r;
 }

@@ -84,10 +84,12 @@ static char *find_name(struct names *n, uint64_t addr)
 {
 	Dwfl_Module *m = names_module(n, addr);
 	const char *name = m ? dwfl_module_addrname(m, addr) : NULL;
-	char text[32];
+	char text[32], *copy = name ? strdup(name) : NULL;
 
+	if (copy)
+		printable(copy);
 	if (name)
-		return strdup(name);
+		return copy;
 	snprintf(text, sizeof(text), "0x%llx", (unsigned long long)addr);
 	return strdup(text);
 }
@@ -116,6 +118,7 @@ const char *names_line(struct names *n, uint64_t pc)
 	if (!file)
 		return "";
 	snprintf(text, sizeof(text), "%s:%d", file, number);
+	printable(text);
 	return text;
 }
 

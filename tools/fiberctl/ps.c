@@ -10,6 +10,7 @@
 static int list_one(const struct seen *s, void *arg)
 {
 	struct list *k = arg;
+	char text[LIST_WIDTH];
 
 	k->count++;
 	if (k->json) {
@@ -17,7 +18,8 @@ static int list_one(const struct seen *s, void *arg)
 		list_json(k, s, where_is(k->w, s));
 		printf("}");
 	} else {
-		list_text(k, s, where_is(k->w, s));
+		list_row(text, k, s, where_is(k->w, s));
+		puts(text);
 	}
 	return 0;
 }
@@ -26,14 +28,16 @@ static int ps_one(pid_t pid, bool json)
 {
 	struct target t;
 	struct list k = { .json = json, .t = &t };
+	char head[LIST_WIDTH];
 	int r = target_open(&t, pid);
 
 	if (r)
 		return complain();
 	k.n = names_open(&t);
 	k.w = where_open(k.n, &t);
+	list_head(head);
 	if (!json)
-		list_head();
+		puts(head);
 	r = fibers_walk(&t, list_one, &k);
 	if (json)
 		printf("%s]\n", k.any ? "" : "[");
@@ -52,20 +56,6 @@ static int count_one(const struct seen *s, void *arg)
 	return 0;
 }
 
-static void command_of(pid_t pid, char *text, size_t size)
-{
-	char path[64];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	f = fopen(path, "re");
-	text[0] = 0;
-	if (f && fgets(text, (int)size, f))
-		text[strcspn(text, "\n")] = 0;
-	if (f)
-		fclose(f);
-}
-
 static bool ps_process(struct list *k, pid_t pid)
 {
 	const char *backend;
@@ -82,8 +72,7 @@ static bool ps_process(struct list *k, pid_t pid)
 	}
 	command_of(pid, command, sizeof(command));
 	nproc = target_half(&t, t.d.runtime + t.d.runtime_at.nproc);
-	backend = target_word(&t, t.d.runtime + t.d.runtime_at.features) & 1 ?
-		  "kernel" : "user";
+	backend = target_backend(&t);
 	if (k->json) {
 		list_between(k);
 		printf("{\"pid\": %d, \"fibers\": %llu, \"processors\": %u, \"backend\": \"%s\", \"command\": ",

@@ -20,14 +20,11 @@ static void show(const struct number *v, size_t n, bool json)
 		puts("}");
 }
 
-/* Sums over processors and carriers. */
-enum { SPAWNED, ENDED, SWITCHES, STEALS, PREEMPTIONS, HANDOFFS, RETURNS, SUMS };
-
 static void sum_processors(const struct target *t, uint64_t *sum, uint32_t n)
 {
 	uint64_t p = target_word(t, t->d.runtime + t->d.runtime_at.processors);
 
-	for (uint32_t i = 0; i < n; i++, p += t->d.processor.size) {
+	for (uint32_t i = 0; i < n && i < 65536; i++, p += t->d.processor.size) {
 		uint64_t ended = target_word(t, p + t->d.processor.ended);
 		uint32_t step = target_half(t, p + t->d.processor.id_step);
 
@@ -56,6 +53,15 @@ static void sum_carriers(const struct target *t, uint64_t *sum)
 	}
 }
 
+void stats_sum(const struct target *t, uint64_t sum[SUMS])
+{
+	uint64_t rt = t->d.runtime;
+
+	sum[SPAWNED] = target_word(t, rt + t->d.runtime_at.plain_spawned);
+	sum_processors(t, sum, target_half(t, rt + t->d.runtime_at.nproc));
+	sum_carriers(t, sum);
+}
+
 static int count_one(const struct seen *s, void *arg)
 {
 	(void)s;
@@ -74,9 +80,7 @@ static int stats(pid_t pid, bool json)
 	rt = t.d.runtime;
 	nproc = target_half(&t, rt + t.d.runtime_at.nproc);
 	info = target_word(&t, rt + t.d.runtime_at.info);
-	sum[SPAWNED] = target_word(&t, rt + t.d.runtime_at.plain_spawned);
-	sum_processors(&t, sum, nproc);
-	sum_carriers(&t, sum);
+	stats_sum(&t, sum);
 	show((struct number[]){
 		{ "fibers", alive },
 		{ "processors", nproc },

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gelf.h>
 #include <libelf.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -31,6 +32,19 @@ int target_fail(int r, const char *fmt, ...)
 	vsnprintf(said, sizeof(said), fmt, ap);
 	va_end(ap);
 	return r;
+}
+
+/* C2 80 to C2 9F are control characters as well, in UTF-8. */
+void printable(char *s)
+{
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
+
+		if (c == 0xc2 && next && next < 0xa0)
+			s[1] = *s = '?';
+		else if (c < ' ' || c == 127)
+			*s = '?';
+	}
 }
 
 /* ---- memory ---- */
@@ -188,6 +202,21 @@ static uint64_t look(FILE *maps, pid_t pid, bool ours)
 	return 0;
 }
 
+/* One that ends has none any more, long before it is gone. */
+static bool has_memory(pid_t pid)
+{
+	char path[64];
+	FILE *maps;
+	bool any;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	maps = fopen(path, "re");
+	any = maps && fgetc(maps) != EOF;
+	if (maps)
+		fclose(maps);
+	return any;
+}
+
 static int find_symbol(struct target *t, uint64_t *addr)
 {
 	char path[64];
@@ -199,15 +228,18 @@ static int find_symbol(struct target *t, uint64_t *addr)
 		return target_fail(-ESRCH, "there is no process %d", (int)t->pid);
 	if (!maps)
 		return gone_or_not(t, EPERM);
-	errno = 0;
 	*addr = look(maps, t->pid, true);
 	if (!*addr)
 		*addr = look(maps, t->pid, false);
 	if (ferror(maps)) {		/* EACCES comes with the first read */
 		fclose(maps);
-		return gone_or_not(t, EPERM);
+		return gone_or_not(t, kill(t->pid, 0) && errno == ESRCH ?
+				      ESRCH : EPERM);
 	}
 	fclose(maps);
+	if (!*addr && !has_memory(t->pid))
+		return target_fail(-ESRCH, "process %d has no memory: it has ended, or is the kernel's",
+				   (int)t->pid);
 	return *addr ? 0 :
 	       target_fail(-ENOENT, "%s has no fibers: it does not use libfiber",
 			   t->what);
@@ -223,6 +255,7 @@ static void read_whys(struct target *t)
 		memset(word, 0, sizeof(word));
 		target_read(t, target_word(t, t->d.whys + 8 * i), word,
 			    sizeof(word) - 1);
+		printable(word);
 		t->why[i] = strdup(word);
 	}
 }
@@ -235,10 +268,45 @@ static uint64_t now(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
+/* Offsets into a descriptor that lie in it: it may be anything, we may be root. */
+static bool sane(const struct fiber_debug *d)
+{
+	const uint32_t at[] = {
+		d->fiber.sp, d->fiber.bp, d->fiber.ip, d->fiber.join,
+		d->fiber.fn, d->fiber.why, d->fiber.base, d->fiber.id,
+		d->fiber.since, d->fiber.canary,
+	};
+
+	if (d->fiber.size < 8 || d->fiber.size > 1 << 16 || d->clock_shift > 63)
+		return false;
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
+		if (at[i] > d->fiber.size - 8)
+			return false;
+	return d->fiber.name <= d->fiber.size &&
+	       d->fiber.name_size <= d->fiber.size - d->fiber.name &&
+	       d->lock.home <= d->fiber.size - 8;
+}
+
+static bool sane_times(const struct fiber_debug *d)
+{
+	const uint32_t at[] = {
+		d->times.ns, d->times.cpu, d->times.state, d->times.seq,
+	};
+
+	if (d->times.below < 8 || d->times.below > TARGET_TIMES ||
+	    d->times.flags > d->fiber.size - 2)
+		return false;
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++)
+		if (at[i] > d->times.below - 8)
+			return false;
+	return true;
+}
+
 /* The library's root is at t->root. */
 static int open_root(struct target *t)
 {
 	size_t oldest = offsetof(struct fiber_debug, lock);
+	uint32_t state;
 	int r = target_read(t, t->root, &t->d, oldest);
 
 	if (r)
@@ -252,8 +320,16 @@ static int open_root(struct target *t)
 					   t->d.size : sizeof(t->d));
 	if (r)
 		return r;
-	if (target_half(t, t->d.runtime + t->d.runtime_at.state) <
-	    t->d.runtime_at.on)
+	if (!sane(&t->d))
+		return target_fail(-EPROTO, "%s uses a libfiber that makes no sense: is it damaged?",
+				   t->what);
+	if (!sane_times(&t->d))
+		t->d.times.flag = 0;
+	r = target_read(t, t->d.runtime + t->d.runtime_at.state, &state,
+			sizeof(state));
+	if (r)
+		return r;
+	if (state < t->d.runtime_at.on)
 		return target_fail(-ENOENT, "%s has no fibers: its runtime has not been started, or has ended",
 				   t->what);
 	t->started = target_word(t, t->d.runtime + t->d.runtime_at.started);
@@ -315,4 +391,25 @@ void target_close(struct target *t)
 		core_close(t->core);
 	for (int i = 0; i < 64; i++)
 		free((void *)t->why[i]);
+}
+
+const char *target_backend(const struct target *t)
+{
+	return target_word(t, t->d.runtime + t->d.runtime_at.features) & 1 ?
+	       "kernel" : "user";
+}
+
+void command_of(pid_t pid, char *text, size_t size)
+{
+	char path[64];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+	f = fopen(path, "re");
+	text[0] = 0;
+	if (f && fgets(text, (int)size, f))
+		text[strcspn(text, "\n")] = 0;
+	printable(text);
+	if (f)
+		fclose(f);
 }
