@@ -292,8 +292,8 @@ static int take_memory(void)
 static void switch_on(void)
 {
 	fb_symbol_us(&us_low, &us_high);
+	fb_ct.report.by = 0;
 	fb_ct.pid = getpid();
-	fb_ct.written = 0;
 	FB_WRITE(fb_ct.on, 1);
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
 		fb_rt.proc[i].profiling = 1;
@@ -306,18 +306,19 @@ static void write_once(void)
 	int r, err = errno;
 
 	FB_WRITE(fb_ct.on, 0);
-	if (__atomic_exchange_n(&fb_ct.written, 1, __ATOMIC_RELAXED))
+	if (!fb_os_report_begin(&fb_ct.report))
 		return;
 	r = fb_contention_write();
 	if (r)
 		fb_say("FIBER_CONTENTION: %s is not whole: %s", fb_ct.path,
 		       strerror(-r));
+	fb_os_report_end(&fb_ct.report);
 	errno = err;
 }
 
 void fb_contention_fatal(void)
 {
-	if (FB_READ(fb_ct.on) && fb_ct.pid == getpid())
+	if (fb_ct.pid == getpid())
 		write_once();
 }
 

@@ -10,8 +10,8 @@
 
 struct fb_contention {
 	uint32_t on;			/* atomic: waits are counted */
-	uint32_t written;		/* atomic: or being written */
-	int pid;
+	struct fb_report report;
+	int pid;			/* 0: never on */
 	const char *runner;		/* atomic: fb_thread_mark of fiber_run's thread */
 	fb_lock_t lock;			/* of all below */
 	uint32_t count;			/* of the places in use */

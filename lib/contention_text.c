@@ -144,9 +144,9 @@ int fb_contention_write(void)
 	tell(n);
 	if (!fb_ct.path[0])
 		return 0;
-	fd = open(fb_ct.path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	fd = fb_os_report_open(fb_ct.path);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	r = put_all(fd, n);
 	if (close(fd) && !r)
 		r = -errno;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -196,6 +197,66 @@ uint32_t fb_os_uring_threads(void)
 	return n;
 }
 
+/* ---- what is written when others' processes end ---- */
+
+/* Nobody waits for a reader of a FIFO, then as little as now. */
+static int open_report(const char *path, int flags)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY |
+		      O_NONBLOCK | flags, 0666);
+	struct stat st;
+
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st) || S_ISFIFO(st.st_mode)) {
+		close(fd);
+		return -ESPIPE;
+	}
+	fcntl(fd, F_SETFL, 0);
+	return fd;
+}
+
+int fb_os_report_open(const char *path)
+{
+	int err = errno, fd = open_report(path, O_TRUNC);
+
+	errno = err;
+	return fd;
+}
+
+#define REPORTED	UINT32_MAX
+#define LIMIT		(1ull << (SIGXFSZ - 1))
+
+bool fb_os_report_begin(struct fb_report *r)
+{
+	uint32_t by = 0, self = (uint32_t)fb_sys(SYS_gettid, 0);
+
+	/* Pairs with the release in fb_os_report_end. */
+	if (!__atomic_compare_exchange_n(&r->by, &by, self, false,
+					 __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+		if (by != REPORTED && by != self)	/* it may die of it */
+			fb_os_sleep(&r->by, by, 0);
+		return false;
+	}
+	r->pending = 0;
+	fb_sys(SYS_rt_sigpending, &r->pending, 8);
+	r->limit = LIMIT;
+	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &r->limit, &r->mask, 8);
+	return true;
+}
+
+void fb_os_report_end(struct fb_report *r)
+{
+	struct timespec none = { 0 };
+
+	if (!(r->pending & LIMIT))
+		fb_sys(SYS_rt_sigtimedwait, &r->limit, NULL, &none, 8);
+	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &r->mask, NULL, 8);
+	/* Pairs with the acquire in fb_os_report_begin. */
+	FB_RELEASE(r->by, REPORTED);
+	fb_os_wake(&r->by, INT_MAX);
+}
+
 static int create(const char *s, char *path)
 {
 	char name[PATH_MAX];
@@ -210,9 +271,11 @@ static int create(const char *s, char *path)
 			name[n++] = *s;
 		}
 	name[n] = 0;
-	fd = *s ? -1 : open(name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	if (*s)
+		return -ENAMETOOLONG;
+	fd = open_report(name, 0);
 	if (fd < 0)
-		return *s ? -ENAMETOOLONG : -errno;
+		return fd;
 	close(fd);
 	return realpath(name, path) ? 0 : -errno;
 }

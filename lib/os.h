@@ -3,6 +3,7 @@
 #ifndef FB_OS_H
 #define FB_OS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -25,6 +26,20 @@ long fb_os_write(int fd, const void *buf, size_t n);
  * name, 4096 bytes. 0 or -errno.
  */
 int fb_os_create(const char *name, char *path);
+/* Later, for writing from its beginning: a descriptor or -errno. */
+int fb_os_report_open(const char *path);
+
+/*
+ * What is written once, at the end, by whoever comes first: fiber_fini, exit, a signal.
+ * Who comes later waits until it is written, but for the writer itself. Meanwhile no
+ * RLIMIT_FSIZE kills the process. In a signal handler too.
+ */
+struct fb_report {
+	uint32_t by;			/* atomic, futex: its writer's tid; 0: not yet */
+	uint64_t limit, mask, pending;	/* the writer's: signals */
+};
+bool fb_os_report_begin(struct fb_report *r);
+void fb_os_report_end(struct fb_report *r);
 /* For fb_os_threads, out of the way of low numbers; -1: there is no /proc. */
 int fb_os_open_stat(void);
 /* Threads of this process; 0: not known. */

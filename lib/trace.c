@@ -31,7 +31,9 @@
  * processor as it wakes goes on without an upcall: its RETURN has the later time.
  *
  * The file is created at the start, so that an error is told then, and written at
- * the end under its full name. The child of a fork has another pid: it writes none.
+ * the end under its full name: once, by whoever ends the runtime or the process first
+ * (fb_os_report_begin), and no ring goes before that is done. The child of a fork has
+ * another pid: it writes none.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -272,7 +274,7 @@ static void write_once(void)
 	int r, err = errno;
 
 	FB_WRITE(fb_tr.stopped, 1);
-	if (__atomic_exchange_n(&fb_tr.written, 1, __ATOMIC_RELAXED))
+	if (!fb_os_report_begin(&fb_tr.report))
 		return;
 	fb_tr.ended = fb_clock();
 	if (fb_tr.stats)
@@ -281,6 +283,7 @@ static void write_once(void)
 	if (r)
 		fb_say("FIBER_TRACE: %s is not whole: %s", fb_tr.path,
 		       strerror(-r));
+	fb_os_report_end(&fb_tr.report);
 	errno = err;
 }
 
@@ -334,7 +337,7 @@ static void switch_on(uint64_t cost)
 	for (uint32_t i = 0; i < fb_rt.nproc; i++)
 		fb_rt.proc[i].trace = &fb_tr.ring[i];
 	fb_tr.pid = getpid();
-	fb_tr.stopped = fb_tr.written = 0;
+	fb_tr.stopped = fb_tr.report.by = 0;
 	fb_stats_start();
 	fb_tr.on = true;
 	FB_WRITE(fb_upcall_trace, 1);

@@ -64,7 +64,7 @@ struct fb_trace {
 	size_t bytes;
 	int pid;
 	uint32_t stopped;		/* atomic: nothing is recorded any more */
-	uint32_t written;		/* atomic: or being written */
+	struct fb_report report;
 	uint64_t ended;			/* when it was stopped */
 	uint64_t wake_at;		/* atomic: a spare is woken; or 0 */
 	char path[4096];		/* empty: FIBER_STATS alone */

@@ -76,16 +76,39 @@ static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
 		out.n += n < 1024 ? (size_t)n : 1023;
 }
 
-/* The inside of a string. */
+/* How many bytes of s are one character of UTF-8; 0: they are none. */
+static size_t character(const char *s, size_t max)
+{
+	const unsigned char *c = (const unsigned char *)s;
+	size_t n = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 :
+		   *c < 0xf0 ? 3 : *c < 0xf5 ? 4 : 0;
+
+	if (n > max)
+		return 0;
+	for (size_t i = 1; i < n; i++)		/* a 0 is none, too */
+		if ((c[i] & 0xc0) != 0x80)
+			return 0;
+	if ((*c == 0xe0 && c[1] < 0xa0) || (*c == 0xed && c[1] > 0x9f) ||
+	    (*c == 0xf0 && c[1] < 0x90) || (*c == 0xf4 && c[1] > 0x8f))
+		return 0;
+	return n;
+}
+
+/* The inside of a string. Names are cut after so many bytes, wherever that is. */
 static void say_quoted(const char *s, size_t max)
 {
-	for (; *s && max; s++, max--)
+	for (size_t n; *s && max; s += n, max -= n) {
+		n = character(s, max);
 		if (*s == '"' || *s == '\\')
 			say("\\%c", *s);
-		else if ((unsigned char)*s < ' ')
+		else if (n == 1 && *s < ' ')
 			say("\\u%04x", *s);
+		else if (n)
+			say("%.*s", (int)n, s);
 		else
-			say("%c", *s);
+			say("\\ufffd");
+		n += !n;
+	}
 }
 
 static const char *fn_name(uintptr_t fn)
@@ -331,9 +354,9 @@ int fb_trace_write(void)
 	out.lost = out.events = 0;
 	out.comma = false;
 	memset(out.name, 0, sizeof(out.name));
-	out.fd = open(fb_tr.path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	out.fd = fb_os_report_open(fb_tr.path);
 	if (out.fd < 0)
-		return -errno;
+		return out.fd;
 	out.symbols = fb_symbol_take();
 	head();
 	for (uint32_t i = 0; i <= fb_rt.nproc; i++)

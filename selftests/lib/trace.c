@@ -223,6 +223,26 @@ static void *yields(void *arg)
 	return NULL;
 }
 
+static void *with_names(void *arg)
+{
+	join(named("\xc3\xa9t\xc3\xa9", yields));
+	join(named("fourteen bytes\xc3\xa9", yields));
+	join(named("\xff\xed\xa0\x80\t", yields));
+	return NULL;
+}
+
+/* All of it is UTF-8, however a name was cut. */
+TEST(names_are_characters)
+{
+	trace_to_file("4096", "100");
+	ASSERT_EQ(0, with_runtime(1, 1 * SEC, with_names, NULL));
+	ASSERT_TRUE(whole());
+	EXPECT_LE(1, count("\"name\":\"\xc3\xa9t\xc3\xa9\"", "\"ph\":\"X\""));
+	EXPECT_LE(1, count("\"name\":\"fourteen bytes\\ufffd\"", ""));
+	EXPECT_LE(1, count("\"name\":\"\\ufffd\\ufffd\\ufffd\\ufffd\\u0009\"", ""));
+	EXPECT_EQ(0, failures);
+}
+
 static void *two_yield(void *arg)
 {
 	fiber_t *f = spawn(yields, arg);
@@ -251,10 +271,12 @@ TEST(newest_are_kept)
 	EXPECT_EQ(0, failures);
 }
 
+static int values = 100000;
+
 /* Who parks switches, whichever thread it is on; who yields may not. */
 static void *sends(void *ch)
 {
-	for (int i = 0; i < 100000; i++)
+	for (int i = 0; i < values; i++)
 		check_eq(0, fiber_chan_send(ch, &i));
 	return NULL;
 }
@@ -267,7 +289,7 @@ static void *receives(void *arg)
 
 	check_eq(0, fiber_chan_create(&ch, sizeof(v), 0));
 	f = spawn(sends, ch);
-	for (int i = 0; i < 100000; i++)
+	for (int i = 0; i < values; i++)
 		check_eq(0, fiber_chan_recv(ch, &v));
 	join(f);
 	check_eq(0, fiber_chan_destroy(ch));
@@ -302,6 +324,24 @@ TEST(what_is_wrong_is_told_at_the_start)
 	EXPECT_EQ(0, fiber_init(NULL));
 	EXPECT_EQ(0, fini_soon());
 	EXPECT_EQ(-1, size_of(path));
+}
+
+/* Who reads it now may be gone at the end, and the program would wait for another. */
+TEST(no_fifo)
+{
+	int fd;
+
+	snprintf(path, sizeof(path), "/tmp/fiber-trace.%d", (int)getpid());
+	ASSERT_EQ(0, mkfifo(path, 0600));
+	setenv("FIBER_TRACE", path, 1);
+	EXPECT_EQ(-ENXIO, fiber_init(NULL));
+	fd = open(path, O_RDONLY | O_NONBLOCK);
+	EXPECT_EQ(-ESPIPE, fiber_init(NULL));
+	unsetenv("FIBER_TRACE");
+	setenv("FIBER_CONTENTION", path, 1);
+	EXPECT_EQ(-ESPIPE, fiber_init(NULL));
+	close(fd);
+	unlink(path);
 }
 
 /* ---- counts ---- */
@@ -387,6 +427,79 @@ TEST(written_whatever_ends_it)
 	status = ends_by(dies);
 	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 	EXPECT_LE(1, count("\"name\":\"dies\"", "\"end\":\"the trace ends here\""));
+	EXPECT_EQ(0, failures);
+}
+
+static void *exits_soon(void *when_written)
+{
+	while (when_written && size_of(path) <= 0)
+		sched_yield();
+	exit(3);
+}
+
+/* exit and fiber_fini at once: the second waits until the first has written. */
+static void *two_ends(void *exit_last)
+{
+	pthread_t t;
+
+	values = 4000;
+	if (start(2, 1 * SEC))
+		_exit(9);
+	join(spawn(receives, NULL));
+	pthread_create(&t, NULL, exits_soon, exit_last);
+	while (!exit_last && size_of(path) <= 0)
+		sched_yield();
+	fini_soon();
+	for (;;)
+		pause();
+}
+
+/* In a process of its own, in a child of the caller. */
+static int ends_twice(void *exit_last)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (!pid) {
+		alarm(50);
+		trace_to_file("4096", "100");
+		two_ends(exit_last);
+	}
+	check_eq(pid, waitpid(pid, &status, 0));
+	snprintf(path, sizeof(path), "/tmp/fiber-trace.%d", (int)pid);
+	check(whole());
+	return status;
+}
+
+TEST(two_ends_at_once)
+{
+	for (int i = 0; i < 4; i++)
+		EXPECT_EQ(3 << 8, ends_twice(i % 2 ? path : NULL));
+	EXPECT_EQ(0, failures);
+}
+
+/* It does not kill the program, and is not left for later. */
+TEST(limit_of_a_file)
+{
+	struct rlimit before, limit;
+	int keep = dup(2), null = open("/dev/null", O_WRONLY), r;
+	sigset_t pending;
+
+	ASSERT_EQ(0, getrlimit(RLIMIT_FSIZE, &before));
+	limit = before;
+	limit.rlim_cur = 4096;
+	trace_to_file("4096", "100");
+	values = 4000;
+	dup2(null, 2);			/* it may be a file */
+	setrlimit(RLIMIT_FSIZE, &limit);
+	r = with_runtime(2, 1 * SEC, receives, NULL);
+	setrlimit(RLIMIT_FSIZE, &before);
+	dup2(keep, 2);
+	EXPECT_EQ(0, r);
+	EXPECT_EQ(4096, size_of(path));
+	unlink(path);
+	EXPECT_EQ(0, sigpending(&pending));
+	EXPECT_EQ(0, sigismember(&pending, SIGXFSZ));
 	EXPECT_EQ(0, failures);
 }
 
