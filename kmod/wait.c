@@ -16,6 +16,7 @@
  *     full barrier                         full barrier (wake_up_process)
  *     read wait; schedule if listed        state = RUNNING
  */
+#include "compat.h"
 #include "handoff.h"
 
 static void enqueue_ready(struct fiber_carrier *c)
@@ -139,6 +140,17 @@ static void promote(struct fiber_carrier *c)
 }
 
 /*
+ * Its owner sleeps in the library, and no fiber of it runs: it has nothing to end.
+ * So are processors kept that a program uses no more, for long.
+ */
+static bool rests(struct fiber_carrier *owner)
+{
+	return READ_ONCE(owner->waiting) ||
+	       (!READ_ONCE(owner->page->in_fiber) &&
+		fiber_compat_blocked(owner->task));
+}
+
+/*
  * The processor whose owner should end its quantum early. For a spare: one that
  * runs a preempted carrier only because no spare was there. For a carrier that
  * is back from a block, or from a deadline: the one whose fiber has run longest.
@@ -152,7 +164,7 @@ static struct fiber_processor *find_hurry(struct fiber_carrier *c)
 
 	for (i = 0; i < g->nr_processors; i++) {
 		p = &g->processor[i];
-		if (p->state != FIBER_OWNED || READ_ONCE(p->owner->waiting))
+		if (p->state != FIBER_OWNED || rests(p->owner))
 			continue;
 		if (c->wait == FIBER_WAITS_SPARE && !p->short_of_spares)
 			continue;

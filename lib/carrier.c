@@ -239,6 +239,7 @@ static void end_carriers(void)
 	FB_RELEASE(fb_rt.state, FB_STOPPING);
 	/* Pairs with the last touch in carrier_main. */
 	while (FB_ACQUIRE(fb_rt.ncarriers)) {
+		fb_retire_stop();
 		if (FB_READ(fb_rt.pollers))
 			fb_poller_kick();
 		fb_rt.backend->wake();

@@ -85,8 +85,8 @@ FB_LOOKS static bool all_quiet(void)
 {
 	const struct fb_carrier *c;
 
-	if (FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers) + 1 !=
-	    fb_rt.nproc ||
+	if (FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers) +
+	    FB_READ(fb_rt.resting) + 1 != fb_rt.nproc ||
 	    FB_READ(fb_rt.info->waiting) || FB_READ(fb_rt.global_count) ||
 	    fb_timer_earliest() != FB_NEVER)
 		return false;

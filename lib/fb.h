@@ -182,6 +182,7 @@ struct fb_processor {
 	};
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
 	uint32_t locked;		/* pin.c */
+	uint32_t held;			/* retire.c; read by all */
 
 	struct fb_runq q;
 	struct fb_runq soon;		/* latency.c; never its .next */
@@ -244,6 +245,7 @@ struct fb_runtime {
 	/* constant once the runtime is on */
 	struct fb_processor *proc;	/* [nproc] */
 	uint32_t nproc;
+	uint32_t use;			/* atomic: those from here on are retired: retire.c */
 	struct fb_info *info;
 	struct fb_hint *hint;
 	const struct fb_backend *backend;
@@ -280,6 +282,7 @@ struct fb_runtime {
 	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
 	uint32_t closing;		/* atomic: fiber_fini decides */
 	uint32_t locked;		/* atomic: carriers kept for one fiber */
+	uint32_t resting;		/* atomic: holders of retired processors, asleep */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
 	uint32_t ncarriers;		/* atomic: threads that live */
@@ -623,6 +626,19 @@ uint64_t fb_fiber_spawned(const struct fb_processor *p);
 /* ---- once.c ---- */
 /* The calling fiber ends inside functions of fiber_once: they failed. */
 void fb_once_exit(struct fiber *f);
+
+/* ---- retire.c ---- */
+/* Owner of p: is it to run no more fibers? */
+static inline bool fb_sched_retired(const struct fb_processor *p)
+{
+	return fb_unlikely(p->index >= FB_READ(fb_rt.use));
+}
+/* The carrier's root, owner of p, which is retired: hold it until it is not. */
+void fb_retire(struct fb_carrier *c, struct fb_processor *p);
+/* The runtime stops: all that hold one go on. */
+void fb_retire_stop(void);
+/* How many are held. */
+uint32_t fb_retired(void);
 
 /* ---- cpus.c ---- */
 /* CPUs that the process may use: affinity, cpu.max. At least 1. */

@@ -174,7 +174,7 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 {
 	f->fn = fn;
 	f->arg = arg;
-	f->child = 0;
+	FB_WRITE(f->child, 0);		/* see take_parent */
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
 	f->flags = f->canary;
 	f->why = 0;

@@ -296,8 +296,9 @@ static int kern_attach(struct fb_carrier *c)
 	if (r)
 		return (int)r;
 	c->index = a.carrier;
-	c->page = (struct fb_cpage *)(map->carrier_pages +
-				      a.carrier * map->page);
+	/* Pairs with fiber_get_stats. */
+	FB_RELEASE(c->page, (struct fb_cpage *)(map->carrier_pages +
+						a.carrier * map->page));
 	return 0;
 }
 

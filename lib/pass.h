@@ -14,6 +14,14 @@ static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
 		     0 : pass;
 }
 
+/* Going to sleep: until when, to watch timers; 0: another does. Then awake again. */
+uint64_t fb_sched_watching(void);
+void fb_sched_unwatch(uint64_t mine);
+
+/* ---- ready.c ---- */
+/* f, taken out of a ring, is ready for any processor. */
+void fb_sched_put_global(struct fiber *f);
+
 /* ---- search.c ---- */
 /* Spin for a while as the only searcher; then one last look without the token. */
 struct fiber *fb_search(struct fb_carrier *c, struct fb_processor *p);

@@ -177,6 +177,12 @@ void fb_sched_ready(struct fb_processor *p, struct fiber *f)
 	fb_sched_wake();
 }
 
+void fb_sched_put_global(struct fiber *f)
+{
+	f->link = NULL;
+	global_put(&fb_rt.global[f->flags & FB_F_LATENCY ? 1 : 0], f, f, 1);
+}
+
 void fb_sched_ready_global(struct fiber *f)
 {
 	const uint32_t none = FB_NO_PROCESSOR;
@@ -187,8 +193,7 @@ void fb_sched_ready_global(struct fiber *f)
 	FB_WRITE(f->why, 0);
 	if (f->flags & FB_F_TIMES)
 		fb_times_ready(f);
-	f->link = NULL;
-	global_put(&fb_rt.global[f->flags & FB_F_LATENCY ? 1 : 0], f, f, 1);
+	fb_sched_put_global(f);
 	fb_sched_wake();
 }
 

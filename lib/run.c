@@ -402,6 +402,7 @@ static int start(const struct fiber_config *cfg)
 		r = choose_backend();
 	if (r)
 		return r;
+	fb_rt.use = fb_rt.nproc;
 	fb_wait_init();
 	r = fb_poller_init();
 	if (!r)
@@ -571,6 +572,25 @@ FB_EXPORT const char *fiber_backend(void)
 	return FB_ACQUIRE(fb_rt.state) < FB_ON ? "not started" : backend_line;
 }
 
+/* Its owner counts meanwhile, plainly. */
+FB_LOOKS static void add_counters(struct fiber_stats *s,
+				  const struct fb_processor *p)
+{
+	s->ended += FB_SEE(p->ended);
+	s->switches += FB_SEE(p->pass) + FB_SEE(p->ended) -
+		       FB_SEE(p->idle_passes);
+	s->steals += FB_SEE(p->steals);
+	s->preemptions += FB_SEE(p->preemptions);
+}
+
+/* The same: the backend's. */
+FB_LOOKS static void add_returns(struct fiber_stats *s,
+				 const struct fb_cpage *page)
+{
+	s->handoffs += FB_SEE(page->handoffs);
+	s->returns += FB_SEE(page->returns);
+}
+
 FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 {
 	struct fiber_stats s = { 0 };
@@ -584,25 +604,19 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 	s.size = st->size < sizeof(s) ? st->size : sizeof(s);
 	s.spawned = FB_READ(fb_rt.plain_spawned);
 	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		const struct fb_processor *p = &fb_rt.proc[i];
-
-		s.spawned += fb_fiber_spawned(p);
-		s.ended += FB_READ(p->ended);
-		s.switches += FB_READ(p->pass) + FB_READ(p->ended) -
-			      FB_READ(p->idle_passes);
-		s.steals += FB_READ(p->steals);
-		s.preemptions += FB_READ(p->preemptions);
+		s.spawned += fb_fiber_spawned(&fb_rt.proc[i]);
+		add_counters(&s, &fb_rt.proc[i]);
 	}
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next) {
-		const struct fb_cpage *page = FB_READ(c->page);
+		/* Pairs with the release in attach. */
+		const struct fb_cpage *page = FB_ACQUIRE(c->page);
 
-		if (!page)	/* not attached yet */
-			continue;
-		s.handoffs += FB_READ(page->handoffs);
-		s.returns += FB_READ(page->returns);
+		if (page)		/* else not attached yet */
+			add_returns(&s, page);
 	}
-	s.processors = fb_rt.nproc;
+	s.processors = FB_READ(fb_rt.use);
+	s.retired = fb_retired();
 	s.carriers = FB_READ(fb_rt.info->carriers);
 	s.spares = FB_READ(fb_rt.info->spares);
 	s.idle = FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers);

@@ -33,7 +33,7 @@
 
 void fb_sched_watch(struct fb_processor *p)
 {
-	/* The timer is in timer_next; pairs with the exchange in unwatch(). */
+	/* The timer is in timer_next; pairs with the exchange in fb_sched_unwatch. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	/* READY too: WATCH alone preempts nobody, see timer.c. */
 	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ||
@@ -48,7 +48,7 @@ void fb_sched_watch(struct fb_processor *p)
 }
 
 /* Going to sleep: the deadline to watch, 0 if another does. */
-static uint64_t watch(void)
+uint64_t fb_sched_watching(void)
 {
 	uint64_t mine = fb_timer_earliest(), look = fb_deadlock_at();
 	uint64_t seen = FB_READ(fb_rt.watched);
@@ -69,7 +69,7 @@ static uint64_t watch(void)
 }
 
 /* Awake again: unless another took over with an earlier one, nobody watches. */
-static void unwatch(uint64_t mine)
+void fb_sched_unwatch(uint64_t mine)
 {
 	/* Pairs with the fence in fb_sched_watch: arrive() looks after this. */
 	if (mine)
@@ -205,6 +205,8 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 	uint64_t from = f ? fb_clock() : 0;
 	int err = *c->errno_loc;
 
+	if (fb_sched_retired(p))	/* it is for a spare: to hold it */
+		FB_WRITE(p->watch, p->watch | FB_TAKEOVER_READY);
 	fb_sched_publish(p);
 	if (!wait_processor(c, FB_WAIT_READY | FB_WAIT_GIVE |
 			    (to_spare ? FB_WAIT_TO_SPARE : 0), 0))
@@ -279,7 +281,7 @@ pick_slow(struct fb_processor *p)
 		return fb_seed_pick(p);
 	if (p->pass >= p->look_next) {
 		fb_sched_look(p);
-		if (FB_READ(fb_rt.state) >= FB_STOPPING)
+		if (FB_READ(fb_rt.state) >= FB_STOPPING || fb_sched_retired(p))
 			return NULL;
 		if (p->looks % 8 == 0 ||
 		    p->look_next - p->pass >= LOOK_TIMERS) {
@@ -318,14 +320,6 @@ fb_sched_pick_slow(struct fb_processor *p)
 }
 
 /* ---- what fibers do ---- */
-
-void fb_sched_stopping(struct fiber *self)
-{
-	if (self->flags & FB_F_CANARY)
-		fb_guard_check(self);
-	if (self->flags & FB_F_TIMES)
-		fb_times_stop(self);
-}
 
 void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 		   fb_switch_fn fn, void *arg)
@@ -370,6 +364,8 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 	fb_sched_heed(c);
 	if (c->locked) {
 		fb_pin_yield(c, p);
+	} else if (fb_sched_retired(p)) {
+		fb_sched_give(c, p, true);
 	} else if (FB_READ(fb_rt.info->waiting) &&
 		   (pending || fb_sched_give_due(p))) {
 		if (pending && fb_unlikely(p->trace != NULL))
@@ -385,8 +381,8 @@ yield(struct fb_carrier *c, struct fb_processor *p, uint32_t pending)
 	struct fiber *f = fb_pick(p);
 
 	if (fb_unlikely(!f)) {
-		f = FB_READ(fb_rt.info->waiting) || c->locked ? NULL :
-		    fb_sched_global_get(p);
+		f = FB_READ(fb_rt.info->waiting) || c->locked ||
+		    fb_sched_retired(p) ? NULL : fb_sched_global_get(p);
 		if (!f) {
 			yield_slow(c, p);
 			return;
@@ -458,6 +454,10 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 {
 	struct fiber *f = NULL;
 
+	if (fb_sched_retired(p)) {
+		fb_retire(c, p);
+		arrive(c);
+	}
 	if (fb_sched_give_due(p))
 		c->kept = false;	/* we do not know that there is nothing */
 	else
@@ -483,14 +483,14 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 	FB_WRITE(p->watch, p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
 	fb_deadlock_idle();
-	deadline = watch();
+	deadline = fb_sched_watching();
 	/* Told of work, searched, found none: a takeover word is stale. */
 	if (fb_poller_wanted())
 		fb_poller_sleep(c, deadline);
 	else
 		ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
 				    (c->kept ? FB_WAIT_SURE : 0), deadline);
-	unwatch(deadline);
+	fb_sched_unwatch(deadline);
 	if (ok)
 		arrive(c);
 	return ok;

@@ -60,6 +60,14 @@ static void eh_out(struct fb_eh *eh, struct fiber *self)
 	eh->uncaught = 0;
 }
 
+void fb_sched_stopping(struct fiber *self)
+{
+	if (self->flags & FB_F_CANARY)
+		fb_guard_check(self);
+	if (self->flags & FB_F_TIMES)
+		fb_times_stop(self);
+}
+
 void fb_thread_out(struct fb_carrier *c, struct fiber *self)
 {
 	fpu_out(self);

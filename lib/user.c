@@ -284,7 +284,7 @@ static int user_attach(struct fb_carrier *c)
 		/* Pairs with the acquire in look_at_away. */
 		fb_store_rel(&uc->state, FB_USER_AWAY);
 		c->backend = uc;
-		c->page = &uc->page;
+		FB_RELEASE(c->page, &uc->page);	/* Pairs with fiber_get_stats. */
 		c->index = uc->index;
 	}
 	fb_group_unlock(NULL);
@@ -310,7 +310,7 @@ static void user_detach(struct fb_carrier *c)
 	G->free = uc;
 	fb_store(&G->info->carriers, G->info->carriers - 1);
 	fb_group_unlock(&t);
-	c->page = NULL;
+	FB_WRITE(c->page, NULL);
 	c->backend = NULL;
 }
 

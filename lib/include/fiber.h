@@ -368,10 +368,11 @@ int fiber_preemptible(const void *addr);
  * @handoffs:    times a fiber was blocked and its processor was handed on
  * @preemptions: turns that were ended because the quantum was used up
  * @returns:     times a fiber came back from a block without its processor
- * @processors:  fibers that may run at once
+ * @processors:  fibers that may run at once: see fiber_set_processors
  * @carriers:    threads there are for fibers now
  * @spares:      of them, those that wait for a processor to be handed to them
- * @idle:        processors that run no fiber now
+ * @idle:        processors that run no fiber now, and could
+ * @retired:     processors that run no fiber, because of fiber_set_processors
  */
 struct fiber_stats {
 	size_t size;		/* in: sizeof(struct fiber_stats) */
@@ -379,12 +380,23 @@ struct fiber_stats {
 	uint64_t switches, steals;
 	uint64_t handoffs, preemptions, returns;
 	uint32_t processors, carriers, spares, idle;
+	uint32_t retired, reserved;
 };
 /*
  * fiber_get_stats - a snapshot, not consistent. Any thread.
  * Errors: -EINVAL, -EPERM (no runtime).
  */
 int fiber_get_stats(struct fiber_stats *st);
+/*
+ * fiber_set_processors - let n fibers run at once from now on, 1 or more, but no more
+ * than there were processors at the start (fiber_config.processors)
+ *
+ * With fewer, the fibers that run on those that are given up go on elsewhere when they
+ * park or yield, or when their quantum is over: fiber_stats.retired tells how many are
+ * given up by now. Of several callers the last one's number holds.
+ * Any thread. Errors: -EINVAL, -ENOMEM, -EPERM (no runtime).
+ */
+int fiber_set_processors(unsigned int n);
 
 #include "fiber/chan.h"
 #include "fiber/scope.h"

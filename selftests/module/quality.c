@@ -271,6 +271,46 @@ TEST(return_among_hogs)
 	return_among(_metadata, 1, true);
 }
 
+static int rest_fd[2];
+static unsigned int resting;
+
+/* It owns a processor for longest, and sleeps with it, not in fiber. */
+static void *rests(void *arg)
+{
+	char byte;
+
+	if (raw_attach() || raw_own(FIBER_WAIT_READY))
+		return NULL;
+	ADD(resting, 1);
+	while (read(rest_fd[0], &byte, 1) == 1)
+		;
+	return NULL;
+}
+
+/* The quantum to cut short is the hog's. */
+TEST(return_among_hogs_and_one_that_rests)
+{
+	pthread_t t;
+	uint64_t fiber;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "one CPU: who is back pushes the hog aside");
+	START(.processors = 2, .quantum_ns = QUANTUM_MS * 1000000ULL,
+	      .preempt = true);
+	ASSERT_EQ(0, pipe(pipe_fd));
+	ASSERT_EQ(0, pipe(rest_fd));
+	t = raw_thread(rests, NULL);
+	ASSERT_TRUE(RAW_UNTIL(LOAD(resting) == 1));
+	fiber = lateness(_metadata, true, 1);
+	printf("# return among 1 hog and one that rests: median %lu us late; %lu quanta cut short\n",
+	       fiber / 1000, raw_stat("hurries"));
+	EXPECT_LT(0, fiber);
+	EXPECT_GT(QUANTUM_MS * 1000000ULL / 4, fiber);
+	close(rest_fd[1]);
+	pthread_join(t, NULL);
+	EXPECT_EXCLUSIVE();
+}
+
 TEST(return_among_hogs_on_all_cpus)
 {
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)

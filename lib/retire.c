@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * retire.c - fewer or more processors while fibers run (fiber_set_processors)
+ *
+ * The backend has as many processors as at the start, nproc, for good. Those with an
+ * index of fb_rt.use or more are to be retired: each is held by a carrier that owns
+ * it, in its root, with in_fiber == 0, asleep. So nobody else can have it, and no
+ * backend needs to know of it: to both that is an owner inside the runtime.
+ *
+ *	state of i >= use	owner		left by
+ *	busy			runs fibers	a slow look of its (park, end): its root
+ *				on		yield, end of the quantum: to a spare
+ *	idle, kept		none, or one	backend: its takeover word says READY, so
+ *				that blocks	that somebody should have it: a spare
+ *	held			sleeps in	use has changed, or the runtime stops
+ *				fb_retire
+ *
+ * The words: fb_rt.use is written by fiber_set_processors and is the futex of the holders; p->held by the holder; fb_rt.resting counts those asleep.
+ *
+ *	set				owner of i, or who gets it
+ *	use = n (release)		looks at use (every 61 passes, in its root, when a
+ *	takeover of i |= READY		  quantum ends): gives up, or holds
+ *	wake spares			held = 1; sleep while use is what it was
+ *
+ * The takeover word is its owner's, who may write it anew at once, and go on with a
+ * fiber that never stops: so a fiber of the library, the resizer of each call, says it
+ * again until all are held. A held one's word must not say it: every carrier that becomes
+ * idle would think that there is work.
+ *
+ *	resizer				holder
+ *	takeover |= READY		held = 1
+ *	full barrier			full barrier
+ *	held? take it back		takeover = 0
+ *
+ * What a held processor has. Its ready fibers go to the global queue. Its timers stay:
+ * everybody fires everybody's. Its free stacks stay, some 256. If nobody else watches
+ * the timers its holder does, and if nobody sleeps in epoll_wait it looks now and
+ * then: those who blocked before cannot know that it has stopped.
+ */
+#include "pass.h"
+#include "poller.h"
+#include "user.h"
+
+#define NAP_MIN		1000000		/* ns, of the resizer and of who helps */
+#define NAP_MAX		16000000
+
+/* ---- to hold one ---- */
+
+/* All that is ready here is for anybody. */
+static void hand_out(struct fb_processor *p)
+{
+	struct fiber *f;
+
+	while ((f = fb_runq_swap_next(&p->q, NULL)) || (f = fb_runq_pop(&p->q)) ||
+	       (p->hurry && (f = fb_latency_pick(p))))
+		fb_sched_put_global(f);
+	FB_WRITE(p->watch, 0);
+	fb_sched_publish(p);
+	fb_sched_wake();
+}
+
+/* Until use is not what it was, or it is time to help. */
+static void rest(uint32_t use, uint64_t nap)
+{
+	uint64_t deadline = fb_sched_watching(), until = deadline;
+	uint64_t soon = fiber_now() + nap;
+
+	if (fb_poller_missing() && (!until || soon < until))
+		until = soon;
+	fb_deadlock_idle();
+	__atomic_fetch_add(&fb_rt.resting, 1, __ATOMIC_RELAXED);
+	fb_os_sleep(&fb_rt.use, use, until);
+	__atomic_fetch_sub(&fb_rt.resting, 1, __ATOMIC_RELAXED);
+	fb_sched_unwatch(deadline);
+}
+
+void fb_retire(struct fb_carrier *c, struct fb_processor *p)
+{
+	uint64_t nap = NAP_MIN;
+	uint32_t use;
+
+	if (c->searching)
+		fb_search_end(c);
+	/* Full barrier; pairs with the look at held in call_in. */
+	__atomic_store_n(&p->held, 1, __ATOMIC_SEQ_CST);
+	for (;;) {
+		fb_timer_fire(p, fiber_now());
+		if (fb_poller_missing())
+			fb_poller_look(p, FB_NEVER);
+		hand_out(p);
+		use = FB_ACQUIRE(fb_rt.use);	/* Pairs with the release in set. */
+		if (p->index < use || FB_READ(fb_rt.state) >= FB_STOPPING)
+			break;
+		rest(use, nap);
+		nap = nap < NAP_MAX ? nap * 2 : nap;
+	}
+	FB_WRITE(p->held, 0);
+}
+
+void fb_retire_stop(void)
+{
+	/* Pairs with the acquire in fb_retire: it looks at the state. */
+	FB_RELEASE(fb_rt.use, fb_rt.nproc + 1);
+	fb_os_wake(&fb_rt.use, INT32_MAX);
+}
+
+uint32_t fb_retired(void)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+		n += FB_READ(fb_rt.proc[i].held);
+	return n;
+}
+
+/* ---- the resizer ---- */
+
+/* Somebody should have p, to hold it. True: it is held. */
+static bool call_in(struct fb_processor *p)
+{
+	if (FB_READ(p->held))
+		return true;
+	/* Full barrier; pairs with the store of held in fb_retire. */
+	__atomic_fetch_or(&p->page->takeover, FB_TAKEOVER_READY, __ATOMIC_SEQ_CST);
+	if (!__atomic_load_n(&p->held, __ATOMIC_SEQ_CST))
+		return false;
+	__atomic_fetch_and(&p->page->takeover, ~(uint32_t)FB_TAKEOVER_READY,
+			   __ATOMIC_SEQ_CST);
+	/* In use again, and perhaps with work: said once too often. */
+	if (!FB_READ(p->held))
+		__atomic_fetch_or(&p->page->takeover, FB_TAKEOVER_READY,
+				  __ATOMIC_RELAXED);
+	return true;
+}
+
+static bool all_held(void)
+{
+	bool all = true;
+
+	for (uint32_t i = FB_READ(fb_rt.use); i < fb_rt.nproc; i++)
+		all &= call_in(&fb_rt.proc[i]);
+	return all;
+}
+
+/* One round; false: it is done. Another may do the same, no matter. */
+static bool resize(void)
+{
+	struct fb_carrier *c = fb_current();
+	bool more;
+
+	fb_enter(c);
+	more = !all_held();
+	if (more)
+		fb_rt.backend->wake();
+	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
+		fb_user_kick();
+	fb_leave(c);
+	return more;
+}
+
+static void *resizer(void *arg)
+{
+	uint64_t nap = NAP_MIN;
+
+	while (resize()) {
+		fiber_sleep(nap);
+		nap = nap < NAP_MAX ? nap * 2 : nap;
+	}
+	return arg;
+}
+
+/* ---- the call ---- */
+
+static int set_here(struct fb_carrier *c, uint32_t n)
+{
+	struct fb_processor *p;
+	struct fiber *f;
+
+	if (n > fb_rt.nproc)
+		return -EINVAL;
+	p = fb_enter(c);
+	f = fb_fiber_new(p, resizer, NULL);
+	if (f) {
+		/* Pairs with the acquire in fb_retire. */
+		FB_RELEASE(fb_rt.use, n);
+		fb_os_wake(&fb_rt.use, INT32_MAX);
+		fb_sched_ready_last(p, f);
+	}
+	fb_leave(c);
+	return f ? 0 : -ENOMEM;
+}
+
+static void *set_by_fiber(void *n)
+{
+	return (void *)(intptr_t)set_here(fb_current(), (uint32_t)(uintptr_t)n);
+}
+
+FB_EXPORT int fiber_set_processors(unsigned int n)
+{
+	struct fb_carrier *c = fb_current();
+	fiber_t *f;
+	void *result;
+	int r;
+
+	if (!n)
+		return -EINVAL;
+	if (c)
+		return set_here(c, n);
+	r = fiber_spawn(&f, set_by_fiber, (void *)(uintptr_t)n);
+	if (r)
+		return r;
+	while (fiber_join(f, &result))
+		;
+	return (int)(intptr_t)result;
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * fiber_set_processors: fewer and more processors while fibers run, and nothing is
+ * lost.
+ */
+#include "common.h"
+
+#define MOST	4
+
+static atomic_int stop;
+
+static void set(unsigned int n)
+{
+	check_eq(0, fiber_set_processors(n));
+}
+
+/* As many as are to be retired are, and not more. */
+static bool settled(unsigned int n)
+{
+	return until(stats().retired == MOST - n);
+}
+
+/* ---- up and down under load ---- */
+
+enum { WORKERS = 12, TRIPS = 8 };
+
+static fiber_chan_t *chan;
+static atomic_long sent, received, slept, spun;
+
+static void *sends(void *arg)
+{
+	long v = 1;
+
+	while (!atomic_load(&stop)) {
+		check_eq(0, fiber_chan_send(chan, &v));
+		atomic_fetch_add(&sent, v);
+	}
+	return arg;
+}
+
+static void *receives(void *arg)
+{
+	long v;
+
+	while (!fiber_chan_recv(chan, &v))
+		atomic_fetch_add(&received, v);
+	return arg;
+}
+
+static void *sleeps(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		check_eq(0, fiber_sleep(100 * US));
+		atomic_fetch_add(&slept, 1);
+	}
+	return arg;
+}
+
+/* It never yields: only preemption lets others run. */
+static void *spins(void *arg)
+{
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		atomic_fetch_add_explicit(&spun, 1, memory_order_relaxed);
+	return arg;
+}
+
+static void *blocks(void *arg)
+{
+	while (!atomic_load(&stop))
+		block_ns(100 * US);
+	return arg;
+}
+
+static void *all_day(void *arg)
+{
+	static void *(*const work[])(void *) = {
+		sends, receives, sleeps, spins, blocks, sends, receives, sleeps,
+	};
+	fiber_t *f[8];
+
+	for (int i = 0; i < 8; i++)
+		f[i] = spawn(work[i], NULL);
+	for (int i = 0; i < 8; i++)
+		if (work[i] != receives)
+			join(f[i]);
+	check_eq(0, fiber_chan_close(chan));
+	for (int i = 0; i < 8; i++)
+		if (work[i] == receives)
+			join(f[i]);
+	return arg;
+}
+
+/* Everybody gets on, with however many processors. */
+static bool all_get_on(void)
+{
+	long a = received, b = slept, c = spun;
+
+	return until(received > a && slept > b && spun > c);
+}
+
+static const unsigned int trips[TRIPS] = { 1, MOST, 2, 3, 1, 2, MOST, 1 };
+
+TEST(down_and_up_under_load)
+{
+	fiber_t *f;
+
+	ASSERT_EQ(0, start(MOST, 1 * MS));
+	ASSERT_EQ(0, fiber_chan_create(&chan, sizeof(long), 2));
+	f = spawn(all_day, NULL);
+	for (int i = 0; i < TRIPS; i++) {
+		set(trips[i]);
+		EXPECT_TRUE(settled(trips[i]));
+		EXPECT_EQ(trips[i], stats().processors);
+		EXPECT_TRUE(all_get_on());
+	}
+	atomic_store(&stop, 1);
+	join(f);
+	EXPECT_EQ(sent, received);
+	EXPECT_EQ(0, fiber_chan_destroy(chan));
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- nothing runs ---- */
+
+TEST(idle_ones_are_retired)
+{
+	ASSERT_EQ(0, start(MOST, 0));
+	for (unsigned int n = MOST; n; n--) {
+		set(n);
+		EXPECT_TRUE(settled(n));
+	}
+	set(MOST);
+	EXPECT_TRUE(settled(MOST));
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- the last one blocks ---- */
+
+static int asks[2], answers[2];
+static atomic_int reader;
+
+/* It holds the only processor, and is not to be looked after by others. */
+static void *blocks_in_read(void *arg)
+{
+	char byte;
+
+	atomic_store(&reader, (int)syscall(SYS_gettid));
+	check_eq(1, read(answers[0], &byte, 1));
+	return arg;
+}
+
+static void *answers_after_sleep(void *arg)
+{
+	check_eq(0, fiber_sleep(20 * MS));
+	check_eq(1, write(answers[1], "s", 1));
+	return arg;
+}
+
+static void *answers_after_io(void *arg)
+{
+	char byte;
+
+	check_eq(1, fiber_read(asks[0], &byte, 1));
+	check_eq(1, write(answers[1], "i", 1));
+	return arg;
+}
+
+/* The fiber blocks; what it waits for comes by a timer, or by a descriptor. */
+static void last_one_blocks(void *(*other)(void *))
+{
+	fiber_t *a, *b;
+
+	atomic_store(&reader, 0);
+	b = spawn(other, NULL);
+	a = spawn(blocks_in_read, NULL);
+	check(until(reader && thread_state(reader) == 'S'));
+	if (other == answers_after_io)
+		check_eq(1, write(asks[1], "q", 1));
+	join(a);
+	join(b);
+}
+
+TEST(others_watch_while_the_last_blocks)
+{
+	ASSERT_EQ(0, pipe2(asks, O_CLOEXEC));
+	ASSERT_EQ(0, pipe2(answers, O_CLOEXEC));
+	ASSERT_EQ(0, start(MOST, 1 * MS));
+	for (int i = 0; i < 3; i++) {
+		set(1);
+		EXPECT_TRUE(settled(1));
+		last_one_blocks(answers_after_sleep);
+		last_one_blocks(answers_after_io);
+		set(MOST);
+		last_one_blocks(answers_after_io);
+	}
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- no more than said run at once ---- */
+
+enum { SPINNERS = 6, TURNS = 300 };
+
+static atomic_int running, most;
+static atomic_long turns;
+
+static void take_a_turn(void)
+{
+	int now, seen = atomic_load(&most);
+
+	fiber_no_preempt_begin();
+	now = atomic_fetch_add(&running, 1) + 1;
+	while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now))
+		;
+	for (volatile int i = 0; i < 200; i++)
+		;
+	atomic_fetch_sub(&running, 1);
+	fiber_no_preempt_end();
+	atomic_fetch_add(&turns, 1);
+}
+
+static void *takes_turns(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		take_a_turn();
+		fiber_yield();
+	}
+	return arg;
+}
+
+TEST(no_more_than_said_run_at_once)
+{
+	fiber_t *f[SPINNERS];
+	long from;
+
+	ASSERT_EQ(0, start(MOST, 1 * MS));
+	if (!on_kernel())	/* who lost a processor runs on for a while */
+		SKIP(goto out, "the user backend does not promise that");
+	for (int i = 0; i < SPINNERS; i++)
+		f[i] = spawn(takes_turns, NULL);
+	for (unsigned int n = MOST; n; n--) {
+		set(n);
+		EXPECT_TRUE(settled(n));
+		atomic_store(&most, 0);
+		from = turns;
+		EXPECT_TRUE(until(turns >= from + TURNS));
+		EXPECT_GE(n, atomic_load(&most));
+	}
+	atomic_store(&stop, 1);
+	for (int i = 0; i < SPINNERS; i++)
+		join(f[i]);
+out:
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- callers ---- */
+
+enum { CALLERS = 4, CALLS = 25 };
+
+static void *calls(void *arg)
+{
+	uint32_t state = (uint32_t)(uintptr_t)arg;
+
+	for (int i = 0; i < CALLS; i++) {
+		set(1 + next_random(&state) % MOST);
+		fiber_yield();
+	}
+	return arg;
+}
+
+TEST(callers_at_once)
+{
+	fiber_t *f[CALLERS], *locked;
+	pthread_t t[CALLERS];
+	struct fiber_attr attr = { .size = sizeof(attr), .flags = FIBER_ATTR_LOCK };
+
+	ASSERT_EQ(0, start(MOST, 1 * MS));
+	ASSERT_EQ(0, fiber_spawn_attr(&locked, &attr, calls, (void *)99));
+	for (intptr_t i = 0; i < CALLERS; i++) {
+		f[i] = spawn(calls, (void *)(i + 1));
+		ASSERT_EQ(0, pthread_create(&t[i], NULL, calls,
+					    (void *)(i + 50)));
+	}
+	for (int i = 0; i < CALLERS; i++) {
+		join(f[i]);
+		ASSERT_EQ(0, pthread_join(t[i], NULL));
+	}
+	join(locked);
+	set(2);
+	EXPECT_TRUE(settled(2));
+	EXPECT_EQ(0, fini_soon());	/* with some given up */
+	ASSERT_EQ(0, start(MOST, 0));
+	EXPECT_EQ(MOST, stats().processors);
+	EXPECT_EQ(0, stats().retired);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+static void *sets_wrong(void *arg)
+{
+	check_eq(-EINVAL, fiber_set_processors(0));
+	check_eq(-EINVAL, fiber_set_processors(MOST + 1));
+	check_eq(-EINVAL, fiber_set_processors(UINT32_MAX));
+	check_eq(MOST, stats().processors);
+	check_eq(0, fiber_set_processors(MOST));
+	return arg;
+}
+
+TEST(wrong_numbers_are_refused)
+{
+	EXPECT_EQ(-EPERM, fiber_set_processors(1));
+	EXPECT_EQ(-EINVAL, fiber_set_processors(0));
+	ASSERT_EQ(0, start(MOST, 0));
+	join(spawn(sets_wrong, NULL));
+	sets_wrong(NULL);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(-EPERM, fiber_set_processors(1));
+	EXPECT_EQ(0, failures);
+}
+
+TEST_HARNESS_MAIN
