@@ -86,7 +86,8 @@ int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 		n->w = k->w;
 		n->claim = k->claim;
 		fb_waitq_push(&e->q, n);
-		r = fb_poller_arm(e, fd);
+		/* Of nothing: for a close alone. */
+		r = n->events ? fb_poller_arm(e, fd) : 0;
 	}
 	fb_unlock(&e->lock);
 	return r;
@@ -244,6 +245,7 @@ int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 	k->events = events;
 	k->deadline = deadline;
 	k->looked = false;
+	k->also = NULL;
 	if (k->e)
 		fb_fd_hold(k->e);
 	return 0;
@@ -304,14 +306,22 @@ int fb_io_look(struct fb_io *k)
 static int wait_plainly(struct fb_io *k, uint64_t until)
 {
 	struct pollfd p = { .fd = k->fd, .events = (short)k->events };
-	int r = fb_io_wait_plainly(&p, 1, k->e, until);
+	uint64_t next;
+	int r;
 
+	do {
+		next = k->also ? fiber_now() + LAST_NS : until;
+		r = fb_io_wait_plainly(&p, 1, k->e, next < until ? next : until);
+		/* Pairs with the or in fiber_close. */
+		if (k->also && (FB_ACQUIRE(k->also->holds) & FB_FD_CLOSING))
+			return -EBADF;
+	} while (r == -ETIMEDOUT && next < until);
 	return r > 0 ? 0 : r;
 }
 
 int fb_io_wait(struct fb_io *k)
 {
-	struct fb_io_slot s = { .e = k->e, .fd = k->fd };
+	struct fb_io_slot s[2] = { { .e = k->e, .fd = k->fd }, { .e = k->also } };
 	uint64_t until;
 	int r = k->looked ? 0 : fb_io_look(k);
 
@@ -320,9 +330,9 @@ int fb_io_wait(struct fb_io *k)
 	if (!k->deadline)
 		return -ETIMEDOUT;
 	until = k->deadline < k->timeo ? k->deadline : k->timeo;
-	s.node.events = k->events | FB_IO_EXCLUSIVE;
+	s[0].node.events = k->events | FB_IO_EXCLUSIVE;
 	if (k->e && fb_io_watches())
-		r = fb_io_wait_slots(&s, 1, until);
+		r = fb_io_wait_slots(s, k->also ? 2 : 1, until);
 	else
 		r = -ENOSYS;
 	if (r && r != -ETIMEDOUT && r != -ECANCELED && r != -EBADF)

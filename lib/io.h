@@ -49,6 +49,7 @@ struct fb_io {
 	uint64_t deadline;		/* the caller's; 0: do not wait */
 	uint64_t timeo;			/* of SO_RCVTIMEO or SO_SNDTIMEO */
 	bool looked;			/* timeo is known */
+	struct fb_fd *also;		/* held; its close ends a wait too; or NULL */
 };
 
 /* In fiber code, or any thread. 0, or -ECANCELED: the call must not begin. */

@@ -107,24 +107,37 @@ int fb_os_high(int fd)
 	return r;
 }
 
-/*
- * The signal is for the thread: it is kept from it, and taken back; one that was there
- * before stays. Without flags it is a call that every seccomp filter knows.
- */
+static const uint64_t sigpipe = 1ull << (SIGPIPE - 1);
+
+/* The signal is for the thread: it is kept from it, and taken back ... */
+void fb_os_quiet_begin(struct fb_os_quiet *q)
+{
+	q->pending = 0;
+	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &sigpipe, &q->old, 8);
+	if (q->old & sigpipe)
+		fb_sys(SYS_rt_sigpending, &q->pending, 8);
+}
+
+/* ... and one that was there before stays. */
+void fb_os_quiet_end(const struct fb_os_quiet *q, long r)
+{
+	struct timespec none = { 0 };
+
+	if (r == -EPIPE && !(q->pending & sigpipe))
+		fb_sys(SYS_rt_sigtimedwait, &sigpipe, NULL, &none, 8);
+	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &q->old, NULL, 8);
+}
+
+/* Without flags it is a call that every seccomp filter knows. */
 long fb_os_writev(int fd, const struct iovec *iov, int n, int flags)
 {
-	uint64_t pipe = 1ull << (SIGPIPE - 1), old, pending = 0;
-	struct timespec none = { 0 };
+	struct fb_os_quiet q;
 	long r;
 
-	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &pipe, &old, 8);
-	if (old & pipe)
-		fb_sys(SYS_rt_sigpending, &pending, 8);
+	fb_os_quiet_begin(&q);
 	r = flags ? fb_sys(SYS_pwritev2, fd, iov, n, -1, -1, flags) :
 	    fb_sys(SYS_writev, fd, iov, n);
-	if (r == -EPIPE && !(pending & pipe))
-		fb_sys(SYS_rt_sigtimedwait, &pipe, NULL, &none, 8);
-	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, 8);
+	fb_os_quiet_end(&q, r);
 	return r;
 }
 

@@ -15,6 +15,12 @@ int fb_os_membarrier(int cmd);
 char fb_os_thread_state(int tid);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
+/* Around a call that may raise SIGPIPE, on its thread; r: what it said. */
+struct fb_os_quiet {
+	uint64_t old, pending;		/* signals */
+};
+void fb_os_quiet_begin(struct fb_os_quiet *q);
+void fb_os_quiet_end(const struct fb_os_quiet *q, long r);
 /*
  * pwritev2(2) at the file's own position (flags: RWF_*), and write(2); without
  * SIGPIPE; -errno. In a signal handler too.

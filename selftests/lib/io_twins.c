@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -25,7 +26,7 @@ enum { BUF = 4096, SMALL = 2304 };
 /* Where a twin works: s[0] is what it is called for. */
 struct place {
 	int s[4];
-	char buf[BUF], more[BUF];
+	char buf[BUF] __attribute__((aligned(8))), more[BUF];
 	struct iovec iov[3];
 	struct sockaddr_storage addr;
 	socklen_t len;
@@ -349,6 +350,95 @@ static void event_0_nonblock(struct place *e)
 	e->s[0] = eventfd(0, EFD_NONBLOCK);
 }
 
+/* ---- from s[0] to s[2], whose other end is s[1] ---- */
+
+static void to_pipe(struct place *e)
+{
+	int q[2];
+
+	check_eq(0, pipe(q));
+	e->s[1] = q[0];
+	e->s[2] = q[1];
+}
+
+static void to_pair(struct place *e)
+{
+	int q[2];
+
+	check_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, q));
+	e->s[1] = q[0];
+	e->s[2] = q[1];
+}
+
+static void to_nowhere(struct place *e)
+{
+	close(e->s[1]);
+	e->s[1] = -1;
+}
+
+static void from_pipe(struct place *e, size_t n)
+{
+	int q[2];
+
+	check_eq(0, pipe(q));
+	e->s[0] = q[0];
+	e->s[3] = q[1];
+	if (n)
+		fill(e->s[3], n);
+}
+
+static void from_pair(struct place *e, size_t n)
+{
+	int q[2];
+
+	check_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, q));
+	e->s[0] = q[0];
+	e->s[3] = q[1];
+	if (n)
+		fill(e->s[3], n);
+	else
+		shutdown(e->s[3], SHUT_WR);
+}
+
+#define WAY(name, from, to) \
+static void name(struct place *e) { from; to(e); }
+WAY(pipe_10_pipe, from_pipe(e, 10), to_pipe)
+WAY(pipe_10_pair, from_pipe(e, 10), to_pair)
+WAY(pipe_0_pipe, from_pipe(e, 0), to_pipe)
+WAY(pair_10_pipe, from_pair(e, 10), to_pipe)
+WAY(pair_10_pair, from_pair(e, 10), to_pair)
+WAY(pair_eof_pipe, from_pair(e, 0), to_pipe)
+WAY(file_pipe, file_100(e), to_pipe)
+WAY(file_pair, file_100(e), to_pair)
+WAY(file_file, (file_100(e), e->s[2] = e->s[0]), file_100)
+WAY(folder_pair, folder(e), to_pair)
+#define LIKE(name, like, and) \
+static void name(struct place *e) { like(e); and; }
+LIKE(pipe_eof_pipe, pipe_0_pipe, (close(e->s[3]), e->s[3] = -1))
+LIKE(pipe_0_pipe_in_nb, pipe_0_pipe, nonblock(e->s[0]))
+LIKE(pipe_0_pipe_out_nb, pipe_0_pipe, nonblock(e->s[2]))
+LIKE(pipe_10_pipe_full_nb, pipe_10_pipe, (until_full(e->s[2]), nonblock(e->s[2])))
+LIKE(pipe_10_pipe_full, pipe_10_pipe, until_full(e->s[2]))
+LIKE(pipe_10_pipe_broken, pipe_10_pipe, to_nowhere(e))
+LIKE(pipe_10_pair_broken, pipe_10_pair, to_nowhere(e))
+LIKE(pipe_10_pair_full_nb, pipe_10_pair, (until_full(e->s[2]), nonblock(e->s[2])))
+LIKE(pipe_10_pair_full_timeo, pipe_10_pair, (until_full(e->s[2]), timeo(e->s[2], SO_SNDTIMEO)))
+LIKE(pipe_0_append, pipe_0_pipe, check_eq(0, fcntl(e->s[2], F_SETFL, O_APPEND | O_WRONLY)))
+LIKE(pair_pipe_nb, pair_10_pipe, (fill(e->s[3], 1), read(e->s[0], e->buf, 11), nonblock(e->s[0])))
+LIKE(pair_pipe_timeo, pair_10_pipe, (read(e->s[0], e->buf, 10), timeo(e->s[0], SO_RCVTIMEO)))
+LIKE(file_pair_full_nb, file_pair, (until_full(e->s[2]), nonblock(e->s[2])))
+LIKE(file_pair_full_timeo, file_pair, (until_full(e->s[2]), timeo(e->s[2], SO_SNDTIMEO)))
+LIKE(file_pair_broken, file_pair, to_nowhere(e))
+LIKE(file_pipe_full_nb, file_pipe, (until_full(e->s[2]), nonblock(e->s[2])))
+
+static void pipe_10_file(struct place *e)
+{
+	file_100(e);
+	e->s[2] = dup(e->s[0]);
+	e->s[1] = e->s[0];
+	from_pipe(e, 10);
+}
+
 /* ---- twins ---- */
 
 static void vectors(struct place *e)
@@ -392,6 +482,8 @@ static volatile int minus_one = -1, too_many = 1025;
 
 #define B e->buf
 #define S e->s[0]
+#define T e->s[2]
+#define OFFSET(at) (*(off_t *)B = (at), (off_t *)B)
 #define A ((struct sockaddr *)&e->addr)
 #define L (&e->len)
 #define accept(fd, a, l) accept4(fd, a, l, 0)
@@ -528,6 +620,53 @@ X(pwrite_fault, file_100, pwrite, S, nowhere, 4, 0) \
 X(pwrite_read_only, folder, pwrite, S, B, 4, 0) \
 X(pwrite_pipe, pipe_to, pwrite, S, B, 4, 0) \
 X(pwrite_full, full, pwrite, S, B, 4, 0) \
+X(splice_pipes, pipe_10_pipe, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_some, pipe_10_pipe, splice, S, NULL, T, NULL, 4, SPLICE_F_MOVE) \
+X(splice_none, pipe_0_pipe, splice, S, NULL, T, NULL, 0, 0) \
+X(splice_eof, pipe_eof_pipe, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_in_again, pipe_0_pipe_in_nb, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_out_again, pipe_0_pipe_out_nb, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_flag_again, pipe_0_pipe, splice, S, NULL, T, NULL, 4, SPLICE_F_NONBLOCK) \
+X(splice_full_again, pipe_10_pipe_full_nb, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_full_flag, pipe_10_pipe_full, splice, S, NULL, T, NULL, 4, SPLICE_F_NONBLOCK) \
+X(splice_broken, pipe_10_pipe_broken, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_to_socket, pipe_10_pair, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_to_broken, pipe_10_pair_broken, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_to_full, pipe_10_pair_full_nb, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_to_full_timeo, pipe_10_pair_full_timeo, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_socket, pair_10_pipe, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_eof, pair_eof_pipe, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_again, pair_pipe_nb, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_timeo, pair_pipe_timeo, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_file, file_pipe, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_from_file_at, file_pipe, splice, S, OFFSET(90), T, NULL, 40, 0) \
+X(splice_from_file_end, file_pipe, splice, S, OFFSET(100), T, NULL, 40, 0) \
+X(splice_to_file, pipe_10_file, splice, S, NULL, T, NULL, 40, 0) \
+X(splice_to_file_at, pipe_10_file, splice, S, NULL, T, OFFSET(200), 40, 0) \
+X(splice_no_pipe, pair_10_pair, splice, S, NULL, T, NULL, 4, 0) \
+X(splice_bad_flags, pipe_0_pipe, splice, S, NULL, T, NULL, 4, 0x100) \
+X(splice_bad_in, bad_fd, splice, S, NULL, 1, NULL, 4, 0) \
+X(splice_bad_out, pipe_10, splice, S, NULL, 9999, NULL, 4, 0) \
+X(splice_wrong_end, pipe_0_pipe, splice, e->s[3], NULL, T, NULL, 4, 0) \
+X(splice_pipe_offset, pipe_0_pipe, splice, S, OFFSET(0), T, NULL, 4, 0) \
+X(splice_append, pipe_0_append, splice, S, NULL, T, NULL, 4, SPLICE_F_NONBLOCK) \
+X(splice_itself, pipe_10, splice, S, NULL, e->s[1], NULL, 4, 0) \
+X(sendfile_socket, file_pair, sendfile, T, S, NULL, 40) \
+X(sendfile_at, file_pair, sendfile, T, S, OFFSET(90), 40) \
+X(sendfile_end, file_pair, sendfile, T, S, OFFSET(100), 40) \
+X(sendfile_none, file_pair, sendfile, T, S, NULL, 0) \
+X(sendfile_pipe, file_pipe, sendfile, T, S, NULL, 400) \
+X(sendfile_file, file_file, sendfile, T, S, NULL, 400) \
+X(sendfile_broken, file_pair_broken, sendfile, T, S, NULL, 40) \
+X(sendfile_to_full, file_pair_full_nb, sendfile, T, S, NULL, 40) \
+X(sendfile_to_full_timeo, file_pair_full_timeo, sendfile, T, S, NULL, 40) \
+X(sendfile_pipe_full, file_pipe_full_nb, sendfile, T, S, NULL, 40) \
+X(sendfile_of_socket, pair_10_pair, sendfile, T, S, NULL, 4) \
+X(sendfile_of_folder, folder_pair, sendfile, T, S, NULL, 4) \
+X(sendfile_bad, bad_fd, sendfile, 1, S, NULL, 4) \
+X(sendfile_bad_out, file_100, sendfile, 9999, S, NULL, 4) \
+X(sendfile_wrong_end, file_pipe, sendfile, e->s[1], S, NULL, 4) \
+X(sendfile_negative, file_pair, sendfile, T, S, OFFSET(-1), 4) \
 X(fsync_file, file_100, fsync, S) \
 X(fsync_pipe, pipe_to, fsync, S) \
 X(fsync_bad, bad_fd, fsync, S) \
@@ -641,6 +780,12 @@ static void says_where(int sig)
 	_exit(1 + sig);
 }
 
+/* Linux before 6.5 gives a Unix socket a page more than it has room for. */
+static bool too_much(const struct twin *t, long plain, long ours)
+{
+	return strstr(t->name, "_to_full") && plain > 0 && ours == -EAGAIN;
+}
+
 static void *compare(void *arg)
 {
 	static struct outcome plain, ours;
@@ -655,6 +800,8 @@ static void *compare(void *arg)
 		} while (plain.r == -EINTR);
 		signal(SIGPIPE, SIG_DFL);
 		play(&twins[i], twins[i].ours, &ours);
+		if (too_much(&twins[i], plain.r, ours.r))
+			continue;
 		if (plain.r != ours.r)
 			failed(__FILE__, __LINE__, "%s: %ld, not %ld",
 			       twins[i].name, ours.r, plain.r);

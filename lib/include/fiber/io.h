@@ -98,6 +98,20 @@ int fiber_shutdown(int fd, int how);
  */
 int fiber_close(int fd);
 
+/*
+ * splice(2) and sendfile(2): offsets are off_t. They wait for the ends, not for a disk,
+ * which they are blocked by as fiber_pread is. fiber_sendfile moves all of n, unless
+ * ended; fiber_splice what there is. _until, cancellation and fiber_close end a wait
+ * for either end.
+ */
+ssize_t fiber_splice(int in, off_t *in_at, int out, off_t *out_at, size_t n,
+		     unsigned int flags);
+ssize_t fiber_splice_until(int in, off_t *in_at, int out, off_t *out_at, size_t n,
+			   unsigned int flags, uint64_t deadline);
+ssize_t fiber_sendfile(int out, int in, off_t *at, size_t n);
+ssize_t fiber_sendfile_until(int out, int in, off_t *at, size_t n,
+			     uint64_t deadline);
+
 /* poll(2) without a timeout; -ETIMEDOUT in place of 0. */
 int fiber_poll(struct pollfd *fds, nfds_t n);
 int fiber_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline);
