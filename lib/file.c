@@ -72,24 +72,39 @@ static long in_scope(const struct fb_call *k, uint64_t deadline)
 	return r != -ECANCELED || fiber_cancelled() ? r : -ETIMEDOUT;
 }
 
-/* The number a is used meanwhile, if it is one. */
-static long call(long nr, long a, long b, long c, long d, long e,
-		 uint64_t deadline)
+static long begin(const struct fb_call *k, uint64_t deadline)
 {
-	const struct fb_call k = { nr, a, b, c, d, e };
-	struct fb_fd *held = fb_fd_get((int)a);
-	long r;
-
 	if (fiber_cancelled())
 		return -ECANCELED;
 	if (deadline <= fiber_now())
 		return -ETIMEDOUT;
-	if (held)
-		fb_fd_hold(held);
-	r = in_scope(&k, deadline);
-	if (held)
-		fb_fd_release(held);
+	return in_scope(k, deadline);
+}
+
+/* The number is used meanwhile, if it is one. */
+static struct fb_fd *hold(int fd)
+{
+	struct fb_fd *e = fb_fd_get(fd);
+
+	if (e)
+		fb_fd_hold(e);
+	return e;
+}
+
+static long let_go(struct fb_fd *e, long r)
+{
+	if (e)
+		fb_fd_release(e);
 	return r;
+}
+
+static long call(long nr, long a, long b, long c, long d, long e,
+		 uint64_t deadline)
+{
+	const struct fb_call k = { nr, a, b, c, d, e };
+	struct fb_fd *held = hold((int)a);
+
+	return let_go(held, begin(&k, deadline));
 }
 
 /* ---- read and write ---- */
@@ -98,16 +113,11 @@ static long call(long nr, long a, long b, long c, long d, long e,
 static long at_once(long nr, int fd, const void *buf, size_t n, off_t at)
 {
 	struct iovec v = { (void *)(uintptr_t)buf, n };
-	struct fb_fd *e = fb_fd_get(fd);
 	long r;
 
 	if (at < 0)			/* -1: at the file's own position */
 		return -EINVAL;
-	if (e)
-		fb_fd_hold(e);
 	r = fb_sys(nr, fd, &v, 1, at, 0, RWF_NOWAIT);
-	if (e)
-		fb_fd_release(e);
 	return r == -EOPNOTSUPP ? -EAGAIN : r;
 }
 
@@ -115,28 +125,33 @@ static long at_once(long nr, int fd, const void *buf, size_t n, off_t at)
 static long finish(long nr, long done, int fd, const void *buf, size_t n,
 		   off_t at, uint64_t deadline)
 {
+	struct fb_call k = { .nr = nr, .a = fd };
 	long r;
 
 	if (done != -EAGAIN && (done <= 0 || done == (long)n))
 		return done;
 	if (done < 0)
 		done = 0;
-	r = call(nr, fd, (long)buf + done, (long)n - done, at + done, 0,
-		 deadline);
+	k.b = (long)buf + done;
+	k.c = (long)n - done;
+	k.d = at + done;
+	r = begin(&k, deadline);
 	return !done ? r : r < 0 ? done : done + r;
 }
 
 FB_EXPORT ssize_t fiber_pread_until(int fd, void *buf, size_t n, off_t at,
 				    uint64_t deadline)
 {
+	struct fb_fd *held;
 	long r;
 
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
 	if (n > FB_IO_MOST)
 		n = FB_IO_MOST;
+	held = hold(fd);
 	r = at_once(SYS_preadv2, fd, buf, n, at);
-	return finish(SYS_pread64, r, fd, buf, n, at, deadline);
+	return let_go(held, finish(SYS_pread64, r, fd, buf, n, at, deadline));
 }
 
 FB_EXPORT ssize_t fiber_pread(int fd, void *buf, size_t n, off_t at)
@@ -147,16 +162,18 @@ FB_EXPORT ssize_t fiber_pread(int fd, void *buf, size_t n, off_t at)
 FB_EXPORT ssize_t fiber_pwrite_until(int fd, const void *buf, size_t n, off_t at,
 				     uint64_t deadline)
 {
+	struct fb_fd *held;
 	long r = -EAGAIN;
 
 	if (fiber_cancelled())
 		return -ECANCELED;
 	if (n > FB_IO_MOST)
 		n = FB_IO_MOST;
+	held = hold(fd);
 	/* The ring takes no notice of at where there are no positions. */
 	if (fb_ring_on && deadline > fiber_now())
 		r = at_once(SYS_pwritev2, fd, buf, n, at);
-	return finish(SYS_pwrite64, r, fd, buf, n, at, deadline);
+	return let_go(held, finish(SYS_pwrite64, r, fd, buf, n, at, deadline));
 }
 
 FB_EXPORT ssize_t fiber_pwrite(int fd, const void *buf, size_t n, off_t at)
