@@ -73,7 +73,7 @@ MODULE_TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(RAW),$(wildcard selftes
 LIB_TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard selftests/lib/*.c)) \
 	     $(patsubst %.cc,$(BUILD)/%,$(wildcard selftests/lib/*.cc))
 # Unmodified libraries in fibers: those of them that pkg-config finds
-LIBRARIES := getaddrinfo $(shell for p in libcurl libpq sqlite3; do \
+LIBRARIES := getaddrinfo $(shell for p in fuse3 libcurl libpq sqlite3; do \
 		pkg-config --exists $$p 2>/dev/null && echo $$p; done)
 LIBRARY_TESTS := $(LIBRARIES:%=$(BUILD)/selftests/libraries/%)
 # The other end of servers, for the scripts that test them.

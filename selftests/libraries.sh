@@ -77,6 +77,7 @@ echo "TAP version 13"
 program getaddrinfo
 program sqlite3
 program libcurl
+program fuse3
 with_postgres
 echo "1..$planned"
 exit $failed

@@ -15,7 +15,7 @@ packages() {
 	build) echo gcc g++ libc6-dev make libdw-dev liburing-dev \
 		systemtap-sdt-dev ;;
 	native) echo curl gdb netcat-openbsd pkgconf python3 ;;
-	libraries) echo libcurl4-openssl-dev libpq-dev libsqlite3-dev pkgconf ;;
+	libraries) echo libcurl4-openssl-dev libfuse3-dev libpq-dev libsqlite3-dev pkgconf ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
 	model) echo spin ;;
