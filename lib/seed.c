@@ -24,7 +24,8 @@
  * Fibers that wait for I/O (epoll, whatever FIBER_IO says) wait for the world, whose
  * time is real: while there are any, a timer is waited for as long as it says, before
  * time jumps. What is readable already is seen at once, before any time goes by. The
- * same holds while one naps between two looks at what nothing tells of (fb_io_nap).
+ * same holds while one naps between two looks at what nothing tells of (fb_io_nap),
+ * and while a channel wants signals.
  *
  * Ready fibers are in the ring of the only processor, which no thief reads: any entry
  * may be exchanged with the oldest, and taken. The slot run-next and the global queue
@@ -122,7 +123,8 @@ void fb_seed_outside(int n)
 /* Nobody is ready. Is it time for the timer that is due then? */
 static bool may_jump(uint64_t due)
 {
-	if (due <= sd.now || (!fb_poller_wanted() && !sd.outside))
+	if (due <= sd.now ||
+	    (!fb_poller_wanted() && !sd.outside && !fb_signal_wanted()))
 		return true;
 	if (sd.due != due) {
 		sd.due = due;

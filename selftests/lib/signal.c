@@ -250,6 +250,19 @@ TEST_F(sig, storms_lose_none_unnoticed)
 	RUN(storm, NULL);
 }
 
+/* Its time does not jump over what comes from outside. */
+TEST(seeded_runs_wait_for_them)
+{
+	const char *backend = getenv("FIBER_BACKEND");
+
+	if (backend && !strcmp(backend, "kernel"))
+		SKIP(return, "of the user backend");
+	signal(SIGRTMIN + 1, SIG_IGN);
+	setenv("FIBER_SEED", "7", 1);
+	ASSERT_EQ(0, with_runtime(1, 0, storm, NULL));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- stop ---- */
 
 static void *stops(void *arg)
