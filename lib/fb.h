@@ -245,7 +245,7 @@ struct fb_runtime {
 	/* constant once the runtime is on */
 	struct fb_processor *proc;	/* [nproc] */
 	uint32_t nproc;
-	uint32_t use;			/* atomic: those from here on are retired: retire.c */
+	uint32_t use;			/* atomic: beyond, they are retired: retire.c */
 	struct fb_info *info;
 	struct fb_hint *hint;
 	const struct fb_backend *backend;
@@ -282,7 +282,7 @@ struct fb_runtime {
 	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
 	uint32_t closing;		/* atomic: fiber_fini decides */
 	uint32_t locked;		/* atomic: carriers kept for one fiber */
-	uint32_t resting;		/* atomic: holders of retired processors, asleep */
+	uint32_t resting;		/* atomic: retire.c: holders asleep */
 
 	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
 	uint32_t ncarriers;		/* atomic: threads that live */

@@ -15,7 +15,8 @@
  *	held			sleeps in	use has changed, or the runtime stops
  *				fb_retire
  *
- * The words: fb_rt.use is written by fiber_set_processors and is the futex of the holders; p->held by the holder; fb_rt.resting counts those asleep.
+ * The words: fb_rt.use is written by fiber_set_processors, and is the futex of the
+ * holders; p->held is written by the holder; fb_rt.resting counts those asleep.
  *
  *	set				owner of i, or who gets it
  *	use = n (release)		looks at use (every 61 passes, in its root, when a
@@ -24,8 +25,8 @@
  *
  * The takeover word is its owner's, who may write it anew at once, and go on with a
  * fiber that never stops: so a fiber of the library, the resizer of each call, says it
- * again until all are held. A held one's word must not say it: every carrier that becomes
- * idle would think that there is work.
+ * again until all are held. A held one's word must not say it: every carrier that
+ * becomes idle would think that there is work.
  *
  *	resizer				holder
  *	takeover |= READY		held = 1
