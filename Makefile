@@ -147,7 +147,8 @@ $(BUILD)/obj/lib/once.o: LIB_FLAGS += -fexceptions
 
 $(SO): $(LIB_OBJ) lib/libfiber.map
 	@mkdir -p $(@D)
-	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) $(if $(SAN),,-Wl,-z,defs) \
+	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-z,nodelete \
+		$(if $(SAN),,-Wl,-z,defs) \
 		-Wl,--version-script=lib/libfiber.map -o $@ $(LIB_OBJ) $(URING) -lpthread
 
 $(LIB)/libfiber.so: $(SO)

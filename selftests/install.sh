@@ -45,6 +45,26 @@ archive() {
 		! ldd "$out/archive" | grep libfiber
 }
 
+# Handlers and destructors of the library are called after a dlclose, too
+plugin() {
+	cat >"$out/plugin.c" <<-'END'
+		#include <dlfcn.h>
+		#include <stddef.h>
+		static int run(void *arg) { return arg != NULL; }
+		int main(void)
+		{
+			void *lib = dlopen("libfiber.so.0", RTLD_NOW);
+			int (*start)(int (*)(void *), void *) =
+				lib ? dlsym(lib, "fiber_run") : NULL;
+
+			return !start || start(run, NULL) || dlclose(lib) ? 1 : 7;
+		}
+	END
+	gcc -o "$out/plugin" "$out/plugin.c" -ldl || return 1
+	FIBER_SEED=1 LD_LIBRARY_PATH=$libdir timeout 60 "$out/plugin"
+	[ $? = 7 ]
+}
+
 cplusplus() {
 	# shellcheck disable=SC2046
 	builds cplusplus g++ -x c++ -o "$out/cplusplus" "$out/readme.c" \
@@ -112,7 +132,7 @@ case_() {
 }
 
 echo "TAP version 13"
-echo "1..8"
+echo "1..9"
 rm -rf "$out"
 mkdir -p "$out"
 readme >"$out/readme.c"
@@ -122,6 +142,7 @@ libdir=$(dirname "$(find "$root" -name libfiber.a)")
 case_ shared
 case_ archive
 case_ setuid_program
+case_ plugin
 case_ cplusplus
 case_ headers_alone
 bindir=$root/usr/local/bin
