@@ -192,7 +192,8 @@ endef
 $(foreach d,$(SAMPLE_DIRS),$(eval $(call program,$(BUILD)/$(d),$(d))))
 $(if $(BENCH),$(eval $(call program,$(BENCH),tools/bench)))
 
-$(BUILD)/tools/fiberctl: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/fiberctl/*.c))
+$(BUILD)/tools/fiberctl: $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tools/fiberctl/*.c)) \
+			$(BUILD)/obj/lib/trace_json.o
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldw -lelf
 

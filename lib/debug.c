@@ -37,6 +37,7 @@
 #include "pass.h"
 #include "stack.h"
 #include "times.h"
+#include "trace.h"
 #include "wait.h"
 
 /* ---- the root of all for tools ---- */
@@ -153,6 +154,22 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.state = AT(fb_times, state),
 		.seq = AT(fb_times, seq),
 		.running = FB_TIMES_RUN,
+	},
+	.trace = {
+		.at = (uintptr_t)&fb_tr,
+		.on = AT(fb_trace, on),
+		.asked = AT(fb_trace, asked),
+		.outside = AT(fb_trace, outside),
+		.mask = AT(fb_trace, mask),
+		.ring = AT(fb_trace, ring),
+		.began = AT(fb_trace, began),
+		.outside_on = FB_OUTSIDE_ON,
+		.lease_ms = FB_OUTSIDE_LEASE_MS,
+		.format = FB_TRACE_FORMAT,
+		.event_size = sizeof(struct fb_trace_event),
+		.ring_size = sizeof(struct fb_tring),
+		.events = AT(fb_tring, event),
+		.n = AT(fb_tring, n),
 	},
 };
 

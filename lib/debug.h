@@ -78,6 +78,13 @@ struct fiber_debug {
 		uint32_t flags, flag;	/* of a fiber, 16 bits; one of them */
 		uint32_t below, ns, cpu, state, seq, running;
 	} times;
+	struct {
+		uint64_t at;		/* address of the next six: trace_outside.c */
+		uint32_t on, asked, outside, mask, ring, began,
+			 outside_on,	/* the value of outside */
+			 lease_ms, format, event_size,
+			 ring_size, events, n;	/* of a ring */
+	} trace;
 };
 
 #endif

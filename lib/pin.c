@@ -144,7 +144,7 @@ static void leave(struct fb_carrier *c, struct fb_processor *p)
 	fb_sched_look_at(p, p->look_next);
 	fb_sched_clock(p);
 	FB_WRITE(p->page->takeover, FB_TAKEOVER_READY | FB_TAKEOVER_WATCH);
-	if (fb_unlikely(fb_tr.on))
+	if (fb_unlikely(FB_READ(fb_tr.on)))
 		fb_trace_leave(c);
 	if (fb_rt.backend->leave) {
 		fb_san_release(p);

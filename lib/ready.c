@@ -187,7 +187,7 @@ void fb_sched_ready_global(struct fiber *f)
 {
 	const uint32_t none = FB_NO_PROCESSOR;
 
-	if (fb_unlikely(fb_tr.on))
+	if (fb_unlikely(FB_READ(fb_tr.on)))
 		fb_trace_ready_global(f);
 	FB_PROBE(ready, f->id, none);
 	FB_WRITE(f->why, 0);
@@ -212,7 +212,7 @@ static bool wake_with_token(void)
 		fb_poller_kick();
 		return true;
 	}
-	if (fb_unlikely(fb_tr.on))
+	if (fb_unlikely(FB_READ(fb_tr.on)))
 		FB_WRITE(fb_tr.wake_at, fb_clock());
 	if (fb_rt.backend->wake() == 1)
 		return true;

@@ -113,6 +113,8 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 
 	p->given_at = fb_clock();
 	fb_sched_clock(p);
+	if (fb_trace_due(p))
+		fb_trace_look(p);
 	FB_WRITE(fb_rt.wake_asked, 0);
 	if (fb_unlikely(c->locked))
 		fb_pin_entered(c, p);
@@ -142,7 +144,7 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 
 	if (c->proc)
 		fb_san_release(c->proc);
-	if (fb_unlikely(fb_tr.on) && flags & FB_WAIT_GIVE)
+	if (fb_unlikely(FB_READ(fb_tr.on)) && flags & FB_WAIT_GIVE)
 		fb_trace_leave(c);
 	for (;;) {
 		r = fb_rt.backend->wait(c, flags, deadline);
@@ -152,7 +154,7 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 			c->proc = &fb_rt.proc[i];
 			c->proc_index = i;
 			fb_san_acquire(c->proc);
-			if (fb_unlikely(fb_tr.on))
+			if (fb_unlikely(FB_READ(fb_tr.on)))
 				fb_trace_arrive(c, r, back);
 			id = c->cur ? c->cur->id : 0;
 			FB_PROBE(handoff, id, i, r);
@@ -187,7 +189,7 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 		c->proc_index = i;
 		c->proc = &fb_rt.proc[i];
 		fb_san_acquire(c->proc);
-		if (fb_unlikely(fb_tr.on))
+		if (fb_unlikely(FB_READ(fb_tr.on)))
 			fb_trace_moved(c);
 		if (fb_unlikely(c->locked))
 			fb_pin_entered(c, c->proc);
@@ -239,7 +241,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	p->looks++;
 	fb_sched_look_at(p, p->pass + LOOK_PASSES);
 	fb_sched_clock(p);
-	if (fb_unlikely(p->trace != NULL))
+	if (fb_trace_due(p))
 		fb_trace_look(p);
 	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
 		return;

@@ -9,35 +9,7 @@
 #define FB_TRACE_H
 
 #include "fb.h"
-
-enum fb_trace_kind {
-	FB_TRACE_SWITCH = 1,	/* other stops (why; 0: yields), id goes on */
-	FB_TRACE_SPAWN,		/* other spawns id, which goes on */
-	FB_TRACE_END,		/* id has ended */
-	FB_TRACE_READY,		/* id becomes ready */
-	FB_TRACE_REST,		/* id stops (why): the root goes on */
-	FB_TRACE_STEAL,		/* id is taken from processor `other` */
-	FB_TRACE_PREEMPT,	/* id's turn is over, it keeps its thread */
-	FB_TRACE_BLOCK,		/* id blocked on thread tid: taken over */
-	FB_TRACE_ARRIVE,	/* thread tid owns it now (event `why`), goes on as id */
-	FB_TRACE_LEAVE,		/* thread tid gives it away or sleeps with it */
-	FB_TRACE_RETURN,	/* thread tid is back from its block and runs id */
-	FB_TRACE_OPEN,		/* switches are recorded from here on; id runs */
-	FB_TRACE_CLOSE,		/* no more, until OPEN: they cost too much */
-	FB_TRACE_KINDS
-};
-
-struct fb_trace_event {
-	uint64_t time;		/* CLOCK_MONOTONIC ns */
-	uint64_t id;		/* of a fiber, or 0 */
-	uint64_t other;
-	uintptr_t fn;		/* of id */
-	char name[16];		/* of id */
-	uint32_t tid;
-	uint8_t kind, why;
-	uint8_t reserved[10];
-};
-_Static_assert(sizeof(struct fb_trace_event) == FB_LINE, "one line an event");
+#include "trace_event.h"
 
 /* What FIBER_STATS counts, by powers of two ns: see trace_stats.c. */
 enum { FB_HIST_READY, FB_HIST_WAKE, FB_HIST_HANDOFF, FB_HISTS };
@@ -56,7 +28,8 @@ struct fb_tring {
 };
 
 struct fb_trace {
-	bool on, stats;
+	bool on;			/* atomic */
+	bool stats;
 	uint32_t mask;			/* events a ring keeps, minus 1 */
 	uint64_t pace;			/* ns from one event to the next, at least */
 	struct fb_tring *ring;		/* [nproc + 1] */
@@ -67,8 +40,16 @@ struct fb_trace {
 	struct fb_report report;
 	uint64_t ended;			/* when it was stopped */
 	uint64_t wake_at;		/* atomic: a spare is woken; or 0 */
-	char path[4096];		/* empty: FIBER_STATS alone */
+	uint64_t began;			/* when it was switched on */
+	uint32_t asked;			/* atomic; another process writes it */
+	uint32_t seen, seen_at;		/* atomic: trace_outside.c */
+	uint32_t outside;		/* atomic: enum fb_outside */
+	char path[4096];		/* empty: FIBER_STATS alone, or outside */
 };
+
+/* Recording for another process; else it is on for our own reasons, or off. */
+enum fb_outside { FB_OUTSIDE_OFF, FB_OUTSIDE_BUSY, FB_OUTSIDE_ON };
+#define FB_OUTSIDE_LEASE_MS	2000
 
 extern struct fb_trace fb_tr __attribute__((visibility("hidden")));
 /* upcall.S: note when a carrier comes back. */
@@ -76,6 +57,8 @@ extern uint32_t fb_upcall_trace __attribute__((visibility("hidden")));
 
 /* ---- trace.c ---- */
 int fb_trace_start(void);
+/* Rings for so many events, in fb_tr; pace for that cost. 0, or -ENOMEM. */
+int fb_trace_rings(uint64_t events, uint64_t cost);
 /* No carrier runs any more: write it. */
 void fb_trace_stop(void);
 /* The process is about to end by a signal: write it as it stands. */
@@ -88,8 +71,12 @@ void fb_trace_end(struct fb_processor *p, struct fiber *f);
 void fb_trace_ready(struct fb_processor *p, struct fiber *f);
 void fb_trace_steal(struct fb_processor *p, struct fiber *f, uint64_t from);
 void fb_trace_preempt(struct fb_processor *p, struct fiber *f);
-/* Owner of p, at a look: may a window begin? */
+/* Owner of p, at a look, if this says so: may a window begin? Is it to be off? */
 void fb_trace_look(struct fb_processor *p);
+static inline bool fb_trace_due(const struct fb_processor *p)
+{
+	return fb_unlikely(p->trace != NULL || FB_READ(fb_tr.asked));
+}
 /*
  * Carrier c is about to wait for a processor; has got one (an FB_EVENT_*), maybe
  * being back from a block.
@@ -101,13 +88,17 @@ void fb_trace_moved(struct fb_carrier *c);
 /* Any thread. */
 void fb_trace_ready_global(struct fiber *f);
 
+/* ---- trace_outside.c ---- */
+/* Owner of p: begin, join, leave, end, as another process asks. */
+void fb_outside_look(struct fb_processor *p);
+
 /* ---- trace_stats.c ---- */
 void fb_stats_start(void);
 /* Whoever writes r. */
 void fb_stats_event(struct fb_tring *r, const struct fb_trace_event *e);
 void fb_stats_print(void);
 
-/* ---- trace_json.c ---- */
+/* ---- trace_file.c ---- */
 /* To fb_tr.path: 0, or the error. Takes no memory; in a signal handler too. */
 int fb_trace_write(void);
 

@@ -2,6 +2,8 @@
 /*
  * trace_json.c - what was recorded, in the trace format of Chrome and Perfetto
  *
+ * For the library, of what it recorded itself, and for fiberctl, of what it read.
+ *
  * Process 1 has a lane for each processor, with a slice for each turn of a fiber,
  * named after it, or after the function it began with; how the turn ended is in its
  * args. Process 2 has a lane for each thread that was taken its processor while it
@@ -10,17 +12,16 @@
  * No memory is taken and no lock waited for: a fatal report writes too. Whatever
  * stands in a ring is only printed, never followed.
  */
-#include <fcntl.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "symbol.h"
-#include "trace.h"
-#include "wait.h"
+#include "backend.h"
+#include "trace_event.h"
 
-#define NAMES	64			/* a power of two */
+#define NAMES		64		/* a power of two */
+#define FN_MAX	128
 
 /* The processor, as its events go by. */
 struct lane {
@@ -34,14 +35,14 @@ struct lane {
 };
 
 static struct {
+	const struct fb_trace_source *s;
 	int fd, error;
-	bool comma, symbols;
+	bool comma;
 	size_t n;
-	uint64_t lost, events;
 	char text[32768];
 	struct {
 		uintptr_t fn;
-		char text[FB_SYMBOL_MAX];
+		char text[FN_MAX];
 	} name[NAMES];
 } out;
 
@@ -53,7 +54,7 @@ static void flush(void)
 	long k;
 
 	while (done < out.n && !out.error) {
-		k = fb_os_write(out.fd, out.text + done, out.n - done);
+		k = out.s->write(out.fd, out.text + done, out.n - done);
 		if (k > 0)
 			done += (size_t)k;
 		else if (k != -EINTR)
@@ -118,8 +119,8 @@ static const char *fn_name(uintptr_t fn)
 
 	if (out.name[i].fn != fn) {
 		out.name[i].fn = fn;
-		s = out.symbols ? fb_symbol(fn) : "fiber";
-		snprintf(out.name[i].text, FB_SYMBOL_MAX, "%.*s",
+		s = out.s->function(fn);
+		snprintf(out.name[i].text, FN_MAX, "%.*s",
 			 (int)strcspn(s, "+ "), s);
 	}
 	return out.name[i].text;
@@ -134,7 +135,7 @@ static void say_name(const struct fb_trace_event *e)
 	if (name[0])
 		say_quoted(name, sizeof(name));
 	else
-		say_quoted(e->fn ? fn_name(e->fn) : "fiber", FB_SYMBOL_MAX);
+		say_quoted(e->fn ? fn_name(e->fn) : "fiber", FN_MAX);
 }
 
 static void say_us(uint64_t ns)
@@ -145,7 +146,7 @@ static void say_us(uint64_t ns)
 
 static uint64_t since(uint64_t t)
 {
-	return t > fb_rt.started ? t - fb_rt.started : 0;
+	return t > out.s->started ? t - out.s->started : 0;
 }
 
 /* {"ph":"?","pid":,"tid":,"ts": */
@@ -201,7 +202,7 @@ static void slice_begin(struct lane *l, const struct fb_trace_event *e)
 static void slice_stop(struct lane *l, unsigned int why)
 {
 	if (why)
-		slice_end(l, "parked", fb_why_name(why));
+		slice_end(l, "parked", out.s->why(why));
 	else
 		slice_end(l, "yielded", "");
 }
@@ -318,58 +319,49 @@ static void event_json(struct lane *l, const struct fb_trace_event *e)
 
 /* ---- all ---- */
 
-static void ring_json(uint32_t i)
+static void lane_json(uint32_t i, struct fb_trace_sum *sum)
 {
-	const struct fb_tring *r = &fb_tr.ring[i];
+	struct fb_trace_lane k = { 0 };
 	struct lane l = { .index = i };
-	/* Pairs with the release in put. */
-	uint64_t n = FB_ACQUIRE(r->n), kept = (uint64_t)fb_tr.mask + 1, from;
 	char name[32];
 
-	from = n > kept ? n - kept : 0;
-	out.lost += from;
-	out.events += n - from;
+	out.s->lane(i, &k);
+	sum->lost += k.lost;
+	sum->events += k.n - k.from;
 	snprintf(name, sizeof(name), "processor %u", i);
-	label(1, i + 1, "thread_name", i < fb_rt.nproc ? name : "plain threads");
-	for (; from < n; from++)
-		event_json(&l, &r->event[from & fb_tr.mask]);
-	l.now = fb_tr.ended;
+	label(1, i + 1, "thread_name",
+	      i < out.s->nproc ? name : "plain threads");
+	for (; k.from < k.n; k.from++)
+		event_json(&l, &k.event[k.from & k.mask]);
+	if (out.s->ended > l.now)
+		l.now = out.s->ended;
 	slice_end(&l, "the trace ends here", "");
 }
 
 static void head(void)
 {
 	say("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"libfiber\",\"backend\":\"");
-	say_quoted(fb_rt.backend->name, 16);
+	say_quoted(out.s->backend, 16);
 	say("\",\"processors\":\"%u\",\"pid\":\"%d\"},\n\"traceEvents\":[",
-	    fb_rt.nproc, fb_tr.pid);
+	    out.s->nproc, out.s->pid);
 	label(1, 0, "process_name", "processors");
 	label(2, 0, "process_name", "threads of blocked fibers");
 }
 
-int fb_trace_write(void)
+int fb_trace_format(int fd, const struct fb_trace_source *s,
+		    struct fb_trace_sum *sum)
 {
+	*sum = (struct fb_trace_sum){ 0 };
+	out.s = s;
+	out.fd = fd;
 	out.error = 0;
 	out.n = 0;
-	out.lost = out.events = 0;
 	out.comma = false;
 	memset(out.name, 0, sizeof(out.name));
-	out.fd = fb_os_report_open(fb_tr.path);
-	if (out.fd < 0)
-		return out.fd;
-	out.symbols = fb_symbol_take();
 	head();
-	for (uint32_t i = 0; i <= fb_rt.nproc; i++)
-		ring_json(i);
-	say("\n],\n\"lostEvents\":%llu}\n", (unsigned long long)out.lost);
+	for (uint32_t i = 0; i <= s->nproc; i++)
+		lane_json(i, sum);
+	say("\n],\n\"lostEvents\":%llu}\n", (unsigned long long)sum->lost);
 	flush();
-	if (out.symbols)
-		fb_symbol_give();
-	if (close(out.fd) && !out.error)
-		out.error = -errno;
-	if (out.lost && !out.error)
-		fb_say("FIBER_TRACE: %s has the newest %llu events; %llu before them were lost (FIBER_TRACE_EVENTS keeps more)",
-		       fb_tr.path, (unsigned long long)out.events,
-		       (unsigned long long)out.lost);
 	return out.error;
 }

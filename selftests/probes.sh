@@ -258,7 +258,7 @@ with_perf() {
 # What it prints comes when all is attached.
 looks() {
 	for ((i = 0; i < 600; i++)); do
-		! grep -q '^looks$' "$out/$1.said" || return 0
+		! grep -qs '^looks$' "$out/$1.said" || return 0
 		kill -0 "$2" 2>/dev/null || return 1
 		sleep 0.1
 	done

@@ -47,6 +47,7 @@ cannot() {
 		stack overflow_is_reported_for_each_guarded_class the sanitizer reports it
 		stack the_handler_goes_with_the_runtime the sanitizer keeps the signal
 		stack the_programs_handler_gets_what_is_not_ours the sanitizer keeps the signal
+		trace written_when_the_library_ends_it the sanitizer reports the overflow
 		state overflow_hits_the_guard the sanitizer reports it, not a signal
 		END
 		;;&

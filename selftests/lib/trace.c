@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "../../lib/debug.h"
 #include "common.h"
 
 static char path[64];
@@ -179,7 +180,9 @@ TEST(slices_and_marks)
 	EXPECT_LE(1, count("\"name\":\"reader\"", "\"end\":\"ended\""));
 	EXPECT_LE(1, count("\"name\":\"writes\"", "\"end\":\"ended\""));
 	EXPECT_LE(1, count("\"name\":\"ready\"", "\"ph\":\"i\""));
-	EXPECT_LE(1, count("\"name\":\"handoff\"", "\"ph\":\"i\""));
+	/* Where no spare was left just then, who comes next takes it idle. */
+	EXPECT_LE(1, count("\"name\":\"handoff\"", "\"ph\":\"i\"") +
+		  count("\"name\":\"taken idle\"", "\"ph\":\"i\""));
 	EXPECT_LE(1, count("\"name\":\"return\"", "\"ph\":\"i\""));
 	snprintf(key, sizeof(key), "\"pid\":2,\"tid\":%d,", reader_tid);
 	EXPECT_LE(1, count("\"ph\":\"B\"", key));
@@ -387,6 +390,106 @@ TEST(how_long_the_scheduler_lets_wait)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- another process asks, as fiberctl trace does ---- */
+
+extern const struct fiber_debug fiber_debug_v1;
+
+static uint32_t *trace_word(uint32_t offset)
+{
+	return (uint32_t *)(uintptr_t)(fiber_debug_v1.trace.at + offset);
+}
+
+static bool recording(void)
+{
+	return __atomic_load_n(trace_word(fiber_debug_v1.trace.outside),
+			       __ATOMIC_ACQUIRE) ==
+	       fiber_debug_v1.trace.outside_on;
+}
+
+static uint32_t asked(void)
+{
+	return __atomic_load_n(trace_word(fiber_debug_v1.trace.asked),
+			       __ATOMIC_RELAXED);
+}
+
+static void ask(uint32_t value)
+{
+	__atomic_store_n(trace_word(fiber_debug_v1.trace.asked), value,
+			 __ATOMIC_RELAXED);
+}
+
+/* Events ever recorded. */
+static uint64_t recorded(unsigned int processors)
+{
+	char *ring = *(char **)trace_word(fiber_debug_v1.trace.ring);
+	uint64_t n = 0;
+
+	for (unsigned int i = 0; ring && i < processors; i++)
+		n += __atomic_load_n((uint64_t *)(ring +
+				i * fiber_debug_v1.trace.ring_size +
+				fiber_debug_v1.trace.n), __ATOMIC_ACQUIRE);
+	return n;
+}
+
+/* Until c is so; the fiber that waits keeps its processor switching. */
+#define yield_until(c)	do {						\
+	while (!(c))							\
+		fiber_yield();						\
+} while (0)
+
+static atomic_ulong yielded;
+
+static void *yields_on(void *arg)
+{
+	yield_until(atomic_load(&go) || !atomic_fetch_add(&yielded, 1));
+	return NULL;
+}
+
+static void *is_asked(void *arg)
+{
+	fiber_t *f[3];
+	uint64_t n;
+
+	atomic_store(&yielded, 1);
+	for (int i = 0; i < 3; i++)	/* more than processors: they switch */
+		f[i] = spawn(yields_on, NULL);
+	ask(1);
+	yield_until(recording() && recorded(2) > 500);
+	ask(0);
+	yield_until(!recording());
+	check_eq(0, asked());
+	/* Each looks once more; then it is as it was before. */
+	atomic_store(&yielded, 1);
+	yield_until(atomic_load(&yielded) > 1000);
+	n = recorded(2);
+	yield_until(atomic_load(&yielded) > 20000);
+	check(recorded(2) - n <= 2);	/* of who was about to */
+	/* Who asked says no more: it ends by itself. */
+	ask(77);
+	yield_until(recording() && recorded(2) > n);
+	yield_until(!recording());
+	check_eq(0, asked());
+	atomic_store(&go, 1);
+	for (int i = 0; i < 3; i++)
+		join(f[i]);
+	return NULL;
+}
+
+TEST(another_process_asks)
+{
+	atomic_store(&go, 0);
+	ASSERT_EQ(0, with_runtime(2, 1 * SEC, is_asked, NULL));
+	EXPECT_EQ(NULL, *(void **)trace_word(fiber_debug_v1.trace.ring));
+	/* It began while another asked, and ends so. */
+	ASSERT_EQ(0, start(2, 0));
+	ask(1);
+	join(spawn(yields, (void *)1000));
+	ASSERT_EQ(0, fini_soon());
+	EXPECT_EQ(0, asked());
+	EXPECT_FALSE(recording());
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- ends ---- */
 
 static void *exits(void *arg)
@@ -500,6 +603,58 @@ TEST(limit_of_a_file)
 	unlink(path);
 	EXPECT_EQ(0, sigpending(&pending));
 	EXPECT_EQ(0, sigismember(&pending, SIGXFSZ));
+	EXPECT_EQ(0, failures);
+}
+
+static fiber_mutex_t nobodys = FIBER_MUTEX_INIT;
+
+static void *misuses(void *arg)
+{
+	fiber_mutex_unlock(&nobodys);
+	return NULL;
+}
+
+static void *waits_for_ever(void *arg)
+{
+	fiber_event_t never = FIBER_EVENT_INIT;
+
+	fiber_event_wait(&never);
+	return NULL;
+}
+
+/* For ever, but the compiler cannot know. */
+static volatile long depth_wanted = -1;
+
+static __attribute__((noinline)) long deeper(long n)
+{
+	volatile char here[256];
+
+	here[n % 256] = (char)n;
+	return n == depth_wanted ? n : deeper(n + 1) + here[n % 256];
+}
+
+static void *overflows(void *arg)
+{
+	return (void *)deeper(0);
+}
+
+/* Of what the library reports, the last slice is that of who did it. */
+TEST(written_when_the_library_ends_it)
+{
+	int status;
+
+	setenv("FIBER_CHECK", "1", 1);
+	setenv("FIBER_DEADLOCK", "abort", 1);
+	status = ends_by(misuses);
+	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	EXPECT_LE(1, count("\"name\":\"misuses\"", "\"end\":\"the trace ends here\""));
+	status = ends_by(waits_for_ever);
+	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+	EXPECT_LE(1, count("\"name\":\"waits_for_ever\"", "\"end\":\"parked: event\""));
+	EXPECT_EQ(0, count("\"name\":\"waits_for_ever\"", "ends here"));
+	status = ends_by(overflows);
+	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	EXPECT_LE(1, count("\"name\":\"overflows\"", "\"end\":\"the trace ends here\""));
 	EXPECT_EQ(0, failures);
 }
 

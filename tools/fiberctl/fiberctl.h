@@ -182,6 +182,7 @@ int cmd_stack(int argc, char **argv, bool json);
 int cmd_dump(int argc, char **argv, bool json);
 int cmd_stats(int argc, char **argv, bool json);
 int cmd_check(int argc, char **argv, bool json);
+int cmd_trace(int argc, char **argv, bool json);
 /* A pid, or -1 with a message. */
 pid_t parse_pid(const char *s);
 /* Say target_error(); EXIT_FAILED. */

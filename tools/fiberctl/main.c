@@ -17,6 +17,8 @@ static const struct command {
 	  cmd_stack },
 	{ "dump", "CORE [PROGRAM]", "the same, of a core file", cmd_dump },
 	{ "stats", "PID", "counters of the runtime", cmd_stats },
+	{ "trace", "PID -o FILE", "record what runs where; -d SECONDS (1)",
+	  cmd_trace },
 	{ "check", "", "what this machine offers to fibers, and what is missing",
 	  cmd_check },
 };
@@ -94,7 +96,7 @@ static int take_options(int argc, char **argv, bool *json)
 			exit(EXIT_FINE);
 		} else if (argv[i][0] == '-' &&
 			   !(n && (c = find_command(argv[0])) &&
-			     c->run == cmd_top)) {
+			     (c->run == cmd_top || c->run == cmd_trace))) {
 			wrong("no option", argv[i]);
 			return -1;
 		} else {
