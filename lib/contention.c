@@ -360,3 +360,8 @@ void fb_contention_stop(void)
 	munmap(of_proc, of_proc_bytes);
 	of_proc = NULL;
 }
+
+void fb_contention_fork_child(void)
+{
+	FB_WRITE(fb_ct.on, 0);
+}

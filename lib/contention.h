@@ -37,6 +37,8 @@ int fb_contention_start(void);
 void fb_contention_stop(void);
 /* The process is about to end: tell how it stands. */
 void fb_contention_fatal(void);
+/* Another thread may have held the lock when this process began. */
+void fb_contention_fork_child(void);
 
 /* ---- contention_text.c ---- */
 /* Few places in words on stderr; all, for pprof, to the file. 0 or -errno. */

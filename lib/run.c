@@ -364,6 +364,7 @@ static void fork_child(void)
 	fb_rt.state = FB_FORKED;
 	fb_poller_fork_child();
 	fb_signal_fork_child();
+	fb_contention_fork_child();
 	fb_deadlock_stop();
 	if (fb_rt.backend == &fb_kern)
 		fb_kern_fork_child();
