@@ -341,7 +341,7 @@ deps:
 	@tools/deps.sh build vm dkms
 
 check:
-	@selftests/check.sh native vm cost flavours imports dkms docs model
+	@selftests/check.sh native vm stress cost flavours imports dkms docs model
 
 check-native check-vm check-cost check-imports check-dkms check-docs check-san \
 check-model check-flavours check-kselftest check-fuzz check-debug:

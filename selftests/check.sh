@@ -7,7 +7,8 @@
 #                            stress, flavours, matrix, kselftest, fuzz, san,
 #                            debug
 #
-# KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The last line is
+# KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The
+# last line is
 # "N passed, N failed, N skipped"; the status is 0 when none failed.
 
 set -euo pipefail
@@ -120,13 +121,15 @@ module_ready() {
 	done
 }
 
-# vm_suite KERNEL BACKENDS SECONDS: of mixed stress
+# vm_suite KERNEL BACKENDS PREEMPTIONS: of module/preempt. The long stress is a
+# suite of its own.
 vm_suite() {
 	local k=$1 log=$LOGS/vm-$1.log
-	say "vm $k, library on: $2, stress $3 s"
+	say "vm $k, library on: $2, $3 preemptions"
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
 	"$HERE/vm/run.sh" -tools -backends "$2" -t "${VM_TIMEOUT:-1800}" \
-		-e "FIBER_STRESS_SECONDS=$3" "$k" >"$log" 2>&1 </dev/null || true
+		-e FIBER_STRESS_SECONDS=5 -e "FIBER_PREEMPTIONS=$3" \
+		"$k" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	tally "$log"
 }
@@ -203,14 +206,14 @@ still() {
 	echo $n
 }
 
-# The mixed stress of the module on 4 emulated CPUs, two kernels at a time.
+# The mixed stress of the module on 4 emulated CPUs, three kernels at a time.
 stress_suite() {
 	local k s=${FIBER_STRESS_SECONDS:-180} log
 	local -A pid=()
-	say "stress $*, $s s each, two at a time"
+	say "stress $*, $s s each, three at a time"
 	for k; do
 		module_ready "$k" || { broken "no module for kernel $k"; continue; }
-		while (($(still "${pid[@]}") >= 2)); do sleep 1; done
+		while (($(still "${pid[@]}") >= 3)); do sleep 1; done
 		stress_one "$k" "$s" &
 		pid[$k]=$!
 	done
@@ -289,12 +292,13 @@ if has native; then
 	suite native "$HERE/native.sh"
 	suite syzkaller "$HERE/fuzz/syzkaller.sh"
 fi
-# The user backend asks little of a kernel: in a VM on the first one only.
+# The user backend asks little of a kernel, and registers are one matter for all:
+# those in full on the first one only.
 if has vm; then
-	backends="kernel user" stress=60
+	backends="kernel user" preemptions=50000
 	for k in "${kernels[@]}"; do
-		vm_suite "$k" "$backends" "$stress"
-		backends=kernel stress=20
+		vm_suite "$k" "$backends" "$preemptions"
+		backends=kernel preemptions=10000
 	done
 	libraries_suite "${kernels[0]}"
 fi
