@@ -51,6 +51,8 @@ static struct {
 	pthread_t keeper;
 	uint32_t made, ready;	/* atomic: carriers created; attached or failed */
 	bool cap_said, error_said;
+	pthread_key_t key;
+	int key_error;
 	int batch;			/* keeper only, as made_at */
 	uint64_t made_at;
 } cr;
@@ -89,6 +91,31 @@ static void carrier_free(struct fb_carrier *c)
 	free(c);
 }
 
+/* Runs at the end of a carrier's thread, if that did not come from its loop. */
+static void ends_by_itself(void *arg)
+{
+	struct fb_carrier *c = arg;
+	struct fiber *f = c->cur;
+
+	fb_die("fiber %llu \"%s\" has called pthread_exit: it ends by fiber_exit, or by returning",
+	       f ? (unsigned long long)f->id : 0, f ? f->name : "");
+}
+
+static void make_key(void)
+{
+	cr.key_error = pthread_key_create(&cr.key, ends_by_itself);
+}
+
+/* Without it the end of a thread would take a processor along, in silence. */
+static void mind_the_end(struct fb_carrier *c)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, make_key);
+	if (!cr.key_error)
+		pthread_setspecific(cr.key, c);
+}
+
 static void *carrier_main(void *arg)
 {
 	struct fb_carrier *c = arg;
@@ -109,7 +136,9 @@ static void *carrier_main(void *arg)
 		fb_say("a thread could not become a carrier: %s", strerror(-r));
 	} else {
 		fb_self = c;
+		mind_the_end(c);
 		fb_sched_loop(c);
+		mind_the_end(NULL);
 		fb_self = NULL;
 		fb_guard_detach(c);
 		fb_rt.backend->detach(c);

@@ -19,11 +19,8 @@
  * again, so that a core file shows it. Any other fault goes where it would go
  * without us. A sanitizer reports overflows by itself, and keeps the signal.
  *
- * The handler uses dladdr, which takes the loader's lock: the process is lost
- * anyway, and a handler that hangs (only if the overflow happened inside the
- * loader) has been killed for less; the line without it is written first.
+ * The handler names the function as a dump does (symbol.c): without a lock.
  */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +33,7 @@
 #include <unistd.h>
 
 #include "stack.h"
+#include "symbol.h"
 #include "trace.h"
 
 #ifndef AT_MINSIGSTKSZ
@@ -83,39 +81,26 @@ static __attribute__((no_sanitize("address"))) bool intact(const struct fiber *f
 
 /* ---- the report ---- */
 
-/* "name+0x1f (object+0x11f)" of the code at ip. */
-static void where(char *buf, size_t size, void *ip)
+/* Another thread may be about to tell something with names: then without. */
+static void say_where(const char *how, uintptr_t ip)
 {
-	const char *file;
-	Dl_info i;
-
-	if (!dladdr(ip, &i) || !i.dli_fname) {
-		snprintf(buf, size, "%p", ip);
+	if (!fb_symbol_take()) {
+		fb_say("the overflow %s %#lx", how, (unsigned long)ip);
 		return;
 	}
-	file = strrchr(i.dli_fname, '/');
-	file = file ? file + 1 : i.dli_fname;
-	if (i.dli_sname)
-		snprintf(buf, size, "%s+0x%zx (%s+0x%zx)", i.dli_sname,
-			 (size_t)((char *)ip - (char *)i.dli_saddr), file,
-			 (size_t)((char *)ip - (char *)i.dli_fbase));
-	else
-		snprintf(buf, size, "%s+0x%zx", file,
-			 (size_t)((char *)ip - (char *)i.dli_fbase));
+	fb_say("the overflow %s %s", how, fb_symbol(ip));
+	fb_symbol_give();
 }
 
 static void report(const struct fiber *f, const char *sp, void *ip,
 		   const char *found)
 {
-	char in[160];
-
 	fb_say("stack overflow in fiber %llu \"%s\": %zu bytes of stack, depth %zu%s; raise fiber_attr.stack_size",
 	       (unsigned long long)f->id, f->name,
 	       (size_t)(fb_stack_high(f) - fb_stack_low(f)),
 	       (size_t)(fb_stack_high(f) - sp), found);
-	where(in, sizeof(in), ip);
-	fb_say("the overflow %s %s",
-	       *found ? "is below the entry function" : "is in", in);
+	say_where(*found ? "is below the entry function" : "is in",
+		  (uintptr_t)ip);
 }
 
 static _Noreturn void report_broken(const struct fiber *f, const char *sp)
@@ -355,6 +340,10 @@ int fb_guard_init(size_t page)
 	const char *want = secure_getenv("FIBER_STACK_GUARD");
 	int err = errno;
 
+	if (want && *want && strcmp(want, "mprotect") && strcmp(want, "canary")) {
+		fb_say("FIBER_STACK_GUARD=%s: mprotect or canary is wanted", want);
+		return -EINVAL;
+	}
 	memset(&gd, 0, sizeof(gd));
 	gd.page = page;
 	gd.max_maps = read_max_map_count();

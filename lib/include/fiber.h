@@ -180,7 +180,7 @@ struct fiber_attr {
  * processor). *out is written when fiber_spawn returns in the caller, so the
  * child may have run, or ended, before: it finds itself by fiber_self(), never
  * in *out. fn ends by returning or by fiber_exit, never by pthread_exit, which
- * would end the thread that other fibers need.
+ * would end the thread that other fibers need, and ends the program.
  * Errors, *out is then as it was: -ENOMEM. -EINVAL: fn is NULL, or a value of
  * attr. -EPERM: no runtime. -EAGAIN, -EOPNOTSUPP: as fiber_thread_lock.
  */

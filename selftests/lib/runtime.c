@@ -298,6 +298,24 @@ static int child_calls(fiber_t *parent_fiber)
 	return bad;
 }
 
+TEST(wrong_words_of_the_environment)
+{
+	static const char * const wrong[][2] = {
+		{ "FIBER_CHECK", "yes" }, { "FIBER_CHECK", "2" },
+		{ "FIBER_STACK_MARKS", "x" }, { "FIBER_STACK_GUARD", "foo" },
+		{ "FIBER_PROCESSORS", "0" },
+	};
+
+	for (unsigned int i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		setenv(wrong[i][0], wrong[i][1], 1);
+		EXPECT_EQ(-EINVAL, fiber_init(NULL));
+		unsetenv(wrong[i][0]);
+	}
+	setenv("FIBER_STACK_GUARD", "", 1);	/* as if it were not there */
+	EXPECT_EQ(0, start(1, 0));
+	EXPECT_EQ(0, fiber_fini());
+}
+
 static int wait_status(pid_t pid)
 {
 	int status = -1;

@@ -501,6 +501,17 @@ TEST(no_preempt_end_without_begin)
 	EXPECT_EQ(SIGABRT, killed_by(ends_what_never_began));
 }
 
+static void *exits_its_thread(void *arg)
+{
+	pthread_exit(arg);
+}
+
+/* Not a processor lost, and a joiner that waits for ever. */
+TEST(pthread_exit_in_a_fiber)
+{
+	EXPECT_EQ(SIGABRT, killed_by(exits_its_thread));
+}
+
 TEST(no_fiber)
 {
 	EXPECT_EQ(0, fiber_id(NULL));
