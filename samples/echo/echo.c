@@ -9,6 +9,7 @@
  */
 #include <fiber.h>
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,17 +52,34 @@ static int serve(void *arg)
 	return 1;
 }
 
+static unsigned int number(const char *what, unsigned long most)
+{
+	char *end;
+	unsigned long n = strtoul(optarg, &end, 10);
+
+	if (!isdigit((unsigned char)*optarg) || *end || n > most) {
+		fprintf(stderr, "echo: %s: %s is not a number from 0 to %lu\n",
+			what, optarg, most);
+		exit(2);
+	}
+	return (unsigned int)n;
+}
+
 int main(int argc, char **argv)
 {
 	int c;
 
 	while ((c = getopt(argc, argv, "p:l:")) != -1) {
 		if (c == 'p')
-			port = (unsigned int)atoi(optarg);
+			port = number("port", 65535);
 		else if (c == 'l')
-			limit = (unsigned int)atoi(optarg);
+			limit = number("limit", 1000000);
 		else
-			return 2;
+			break;
+	}
+	if (c != -1 || optind < argc) {
+		fprintf(stderr, "usage: echo [-p PORT] [-l LIMIT]\n");
+		return 2;
 	}
 	return fiber_run(serve, NULL);
 }

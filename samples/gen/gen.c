@@ -75,7 +75,11 @@ int main(int argc, char **argv)
 	static struct list l;
 	long compared = 0;
 
-	if (!file || !(text = fiber_coro_wrap(words, file)) ||
+	if (!file) {
+		perror(argv[1]);
+		return 1;
+	}
+	if (!(text = fiber_coro_wrap(words, file)) ||
 	    !(text = fiber_coro_wrap(only_letters, text)))
 		return 1;
 	fiber_coro_for_each(char *, word, text)
