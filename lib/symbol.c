@@ -135,6 +135,24 @@ static const ElfW(Sym) *function_at(const struct file *f, ElfW(Addr) at)
 
 /* ---- names ---- */
 
+/*
+ * A name that the compiler gave to its own version of a function, such as
+ * f.constprop.0, f.part.0 or f.cold, is that function's, which has no such offset;
+ * f.localalias is f.
+ */
+static void describe_symbol(char *buf, const char *name, size_t offset,
+			    const char *object)
+{
+	size_t n = *name ? 1 + strcspn(name + 1, ".") : 0;
+	const char *version = name + n;
+	char at[24] = "";
+
+	if (!*version || !strncmp(version, ".localalias", 11))
+		snprintf(at, sizeof(at), "+0x%zx", offset);
+	snprintf(buf, FB_SYMBOL_MAX, "%.*s%s%s%.30s%s", n < 80 ? (int)n : 80,
+		 name, at, *object ? " (" : "", object, *object ? ")" : "");
+}
+
 static void describe(char *buf, uintptr_t ip)
 {
 	struct dl_find_object o;
@@ -153,9 +171,8 @@ static void describe(char *buf, uintptr_t ip)
 	f = file_of(o.dlfo_link_map);
 	s = f ? function_at(f, at) : NULL;
 	if (s)
-		snprintf(buf, FB_SYMBOL_MAX, "%.80s+0x%zx%s%.30s%s",
-			 f->str + s->st_name, (size_t)(at - s->st_value),
-			 *object ? " (" : "", object, *object ? ")" : "");
+		describe_symbol(buf, f->str + s->st_name,
+				(size_t)(at - s->st_value), object);
 	else
 		snprintf(buf, FB_SYMBOL_MAX, "%.80s+0x%zx",
 			 *object ? object : "main program", (size_t)at);

@@ -110,6 +110,11 @@ spins_in_top() {
 		said '^crash \([0-9]+\): 3 fibers, 1 running, 0 ready, 1 blocked, 1 parked, 0 new$'
 }
 
+stacks_or_why() {
+	stacks || { said 'its fibers cannot be told$' &&
+		refused 1 'lacks stacks: .* FIBER_STACK_GUARD=mprotect$'; }
+}
+
 # crash PROGRAM WORD [INPUT]: its core file, as $core, if such files come here
 crash() {
 	rm -rf "$out/core.d"
@@ -264,7 +269,8 @@ stop
 ctl top -b "$pid"
 case_ 'top of a process that has ended' refused 1 "^fiberctl: there is no process $pid$"
 ctl top -b -s blue
-case_ 'a column that is none' refused 2 '^usage: fiberctl top '
+case_ 'a column that is none' refused 2 \
+	"^fiberctl: no column 'blue': cpu, time, stack, for, state, id, name, fibers$"
 ctl top -b -s stack
 case_ 'or is not in that table' refused 2 "no 'stack' to sort by here$"
 if command -v python3 >/dev/null; then
@@ -341,6 +347,12 @@ if command -v gcore >/dev/null; then
 	stop
 	ctl dump "$out/gcore.$pid"
 	case_ "gdb's own core file" stacks
+	start small
+	gcore -o "$out/gcore" "$pid" >"$out/said" 2>&1 || true
+	stop
+	ctl dump "$out/gcore.$pid"
+	case_ 'without the stacks, if guard pages are those of Linux 6.13' \
+		stacks_or_why
 fi
 
 start many 100000

@@ -103,6 +103,9 @@ case_ 'with its fibers' shows "$out/hello.svg" 'any("nap: 10 fibers" in t for t 
 echo '{"traceEvents": 3}' >"$out/three.json"
 case_ 'no trace' refused 'no trace that FIBER_TRACE' "$out/three.json"
 case_ 'no JSON' refused 'no trace that FIBER_TRACE' "$TOOL"
+: >"$out/empty.json"
+case_ 'nothing yet' refused 'empty.json is empty: the program has not ended, ' \
+	"$out/empty.json"
 case_ 'no file' refused 'No such file' "$out/none.json"
 case_ 'no time' refused 'nothing happened in that time' --from 99000 "$out/hello.json"
 case_ 'no place to write' refused 'No such file' -o "$out/no/where" "$out/hello.json"

@@ -43,7 +43,8 @@ static const char usage[] =
 "  -c, --connections N   at most so many at once (default: 4096)\n"
 "  -t, --timeout SECONDS for a silent or slow client (default: 30)\n"
 "  -w, --walk            resolve paths without openat2\n"
-"  -x, --proxy /PATH=HOST:PORT  what is beneath that path comes from there\n"
+"  -x, --proxy /PATH=HOST:PORT  what is beneath that path is asked for there\n"
+"                        by the same path\n"
 "  -h, --help\n"
 "Also answers /stats, /spin?ms=N (a loop without calls) and /sleep?ms=N.\n"
 "SIGTERM or SIGINT ends it. FIBER_BACKEND=kernel or user chooses a backend.\n";

@@ -78,15 +78,20 @@ static int keep_with_signal(const struct seen *s, void *arg)
 	return list_keep(&of, arg);
 }
 
-static void dump_head(struct list *k)
+/* @whole: all that there are were found. */
+static void dump_head(struct list *k, bool whole)
 {
 	const struct core *c = k->t->core;
 	int tid, sig = core_signal(c, &tid);
 
 	if (!k->json) {
-		printf("%s, process %d%s%s: %llu fibers\n\n", core_command(c),
+		printf("%s, process %d%s%s: ", core_command(c),
 		       (int)core_pid(c), sig ? ", ended by " : "",
-		       signal_word(sig), (unsigned long long)k->count);
+		       signal_word(sig));
+		if (k->count || whole)
+			printf("%llu fibers\n\n", (unsigned long long)k->count);
+		else
+			printf("its fibers cannot be told\n");
 		return;
 	}
 	printf("{\"command\": ");
@@ -105,7 +110,7 @@ static bool dump_lacks(const struct target *t)
 		fprintf(stderr, "fiberctl: %s is cut short (%s): fibers and stacks may be missing\n",
 			t->what, cut);
 	else if (t->holes)
-		fprintf(stderr, "fiberctl: %s lacks stacks: gdb's generate-core-file leaves out what lies behind guard pages; the kernel's core files are whole\n",
+		fprintf(stderr, "fiberctl: %s lacks stacks: gdb's generate-core-file leaves out what lies behind guard pages; the kernel's core files are whole; or start the program with FIBER_STACK_GUARD=mprotect\n",
 			t->what);
 	if (missing)
 		fprintf(stderr, "fiberctl: %s is not there, or not as it was then: functions and stacks may be missing; the program can be given as a second argument\n",
@@ -124,7 +129,7 @@ static int dump(const char *path, const char *program, bool json)
 		return complain();
 	k.n = names_open(&t);
 	r = fibers_walk(&t, keep_with_signal, &k);
-	dump_head(&k);
+	dump_head(&k, !r && !t.holes);
 	list_stacks(&k);
 	if (json)
 		printf("%s]}\n", k.any ? "" : "[");

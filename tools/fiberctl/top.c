@@ -262,6 +262,15 @@ static bool number(const char *s, double least, double most, double *to)
 	return *s && !*end && *to >= least && *to <= most;
 }
 
+static int no_column(const char *name)
+{
+	fprintf(stderr, "fiberctl: no column '%s':", name);
+	for (int i = 0; i < SORTS; i++)
+		fprintf(stderr, "%s %s", i ? "," : "", sorts[i].name);
+	fputc('\n', stderr);
+	return EXIT_USAGE;
+}
+
 static int sort_of(const char *name)
 {
 	for (int i = 0; i < SORTS; i++)
@@ -270,30 +279,29 @@ static int sort_of(const char *name)
 	return -1;
 }
 
-/* False: it was called wrongly. */
-static bool take(struct options *o, int c)
+static int take(struct options *o, int c)
 {
 	double n;
 
 	switch (c) {
 	case 'b':
 		o->batch = true;
-		return true;
+		return EXIT_FINE;
 	case 'n':
 		if (!number(optarg, 1, 1e9, &n))
-			return false;
+			return top_usage();
 		o->times = (unsigned long)n;
-		return true;
+		return EXIT_FINE;
 	case 'd':
 		if (!number(optarg, 0.01, 1e6, &n))
-			return false;
+			return top_usage();
 		o->delay_ns = (uint64_t)(n * 1e9);
-		return true;
+		return EXIT_FINE;
 	case 's':
 		o->sort = sort_of(optarg);
-		return o->sort >= 0;
+		return o->sort < 0 ? no_column(optarg) : EXIT_FINE;
 	default:
-		return false;
+		return top_usage();
 	}
 }
 
@@ -304,8 +312,8 @@ int cmd_top(int argc, char **argv, bool json)
 	int c, r;
 
 	while ((c = getopt(argc, argv, "bn:d:s:")) != -1)
-		if (!take(&o, c))
-			return top_usage();
+		if (take(&o, c) != EXIT_FINE)
+			return EXIT_USAGE;
 	if (argc - optind > 1)
 		return top_usage();
 	if (json) {

@@ -109,7 +109,8 @@ class Root:
             stride = word(slab + at.stride)
             if not stride:
                 print("(part of the stacks is missing: gdb's generate-core-file "
-                      "leaves out what lies behind guard pages)")
+                      "leaves out what lies behind guard pages; start the "
+                      "program with FIBER_STACK_GUARD=mprotect)")
                 return
             colours = half(slab + at.colours)
             first = word(slab + at.at)
