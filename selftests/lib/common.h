@@ -212,11 +212,25 @@ helper fiber_t *spawn(void *(*fn)(void *), void *arg)
 	return f;
 }
 
-/* One processor: all that were started, but were preempted, come to wait. */
+helper int is_under_way(const struct fiber_info *i, void *self)
+{
+	return !i->library && i->id != fiber_id(self) &&
+	       i->state != FIBER_PARKED;
+}
+
+/*
+ * One processor: all that were started come to wait. Turns alone do not do: one
+ * that was preempted needs several, and one whose page fault took long has lost the
+ * processor and is not in the queue at all.
+ */
 helper void settle(void)
 {
+	uint64_t end = fiber_now() + PATIENCE * SEC;
+
 	for (int i = 0; i < 5; i++)
 		fiber_yield();
+	while (fiber_walk(is_under_way, fiber_self()) > 0 && fiber_now() < end)
+		fiber_sleep(1 * MS);
 }
 
 helper void *join(fiber_t *f)

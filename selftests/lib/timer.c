@@ -876,7 +876,6 @@ static void *receives(void *arg)
 	return NULL;
 }
 
-/* With one processor the child parks before the others' turns are over. */
 static void *waited_on(void *arg)
 {
 	fiber_ticker_t *t = NULL;
