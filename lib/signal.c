@@ -190,8 +190,12 @@ static void *go_round(void *arg)
 		/* Pairs with the acquire in ask. */
 		FB_RELEASE(sg.answered, a);
 		fb_os_wake(&sg.answered, INT32_MAX);
-		/* After what was read: pairs with the add in ask. */
-		if (__atomic_load_n(&sg.asked, __ATOMIC_SEQ_CST) == a)
+		/*
+		 * Both after what was read, which may be all that was to wake us.
+		 * Pairs with the add in ask, and with the release in close_all.
+		 */
+		if (__atomic_load_n(&sg.asked, __ATOMIC_SEQ_CST) == a &&
+		    !FB_ACQUIRE(sg.quit))
 			fb_sys(SYS_poll, &p, 1, -1);
 	} while (!FB_ACQUIRE(sg.quit));		/* Pairs with close_all. */
 	return arg;
