@@ -27,7 +27,8 @@ static inline void vm_flags_mod(struct vm_area_struct *vma, vm_flags_t set,
 #endif
 
 /*
- * Did the current task, seen from its sched_out notifier, go to sleep?
+ * Did the current task, seen from its sched_out notifier, go to sleep? (Of another
+ * task: a moment ago, perhaps.)
  * task_is_runnable: introduced 6.12 with delayed dequeue, which leaves on_rq
  * set for sleepers. Before, on_rq is cleared by the deactivation. __state is
  * wrong in both: a task preempted while about to sleep has it set.

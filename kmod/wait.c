@@ -141,13 +141,14 @@ static void promote(struct fiber_carrier *c)
 
 /*
  * Its owner sleeps in the library, and no fiber of it runs: it has nothing to end.
- * So are processors kept that a program uses no more, for long.
+ * So are processors kept that a program uses no more, for long. A hint: it may wake
+ * up meanwhile. Context: group->lock held, under which an owner is alive.
  */
 static bool rests(struct fiber_carrier *owner)
 {
 	return READ_ONCE(owner->waiting) ||
 	       (!READ_ONCE(owner->page->in_fiber) &&
-		fiber_compat_blocked(owner->task));
+		data_race(fiber_compat_blocked(owner->task)));
 }
 
 /*
