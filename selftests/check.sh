@@ -8,8 +8,7 @@
 #                            debug
 #
 # KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The
-# last line is
-# "N passed, N failed, N skipped"; the status is 0 when none failed.
+# last line is "N passed, N failed, N skipped"; the status is 0 when none failed.
 
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

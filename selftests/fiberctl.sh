@@ -10,27 +10,8 @@ TOP=$HERE/..
 BUILD=$(cd "${BUILD:-$TOP/build}" && pwd)
 CTL=$BUILD/tools/fiberctl
 out=$BUILD/fiberctl
-n=0 failed=0
-
-# case_ NAME COMMAND...: it must succeed
-case_() {
-	local name=$1
-	n=$((n + 1))
-	shift
-	if "$@"; then
-		echo "ok $n - $name"
-	else
-		head -n 90 "$out/said" "$out/error" | sed 's/^/# /'
-		echo "not ok $n - $name"
-		failed=1
-	fi
-}
-
-ctl() {
-	status=0
-	timeout 60 "$CTL" "$@" >"$out/said" 2>"$out/error" </dev/null ||
-		status=$?
-}
+# shellcheck source-path=SCRIPTDIR source=cases.sh
+. "$HERE/cases.sh"
 
 # seen WORD... -- CHECK...: fiberctl WORD... says it, now or soon. A thread that is
 # blocked may be awake for a moment.

@@ -9,20 +9,8 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TOP=$HERE/..
 BUILD=$(cd "${BUILD:-$TOP/build}" && pwd)
 out=$BUILD/gdb
-n=0
-
-# case_ NAME COMMAND...: it must succeed
-case_() {
-	local name=$1
-	n=$((n + 1))
-	shift
-	if "$@"; then
-		echo "ok $n - $name"
-	else
-		sed 's/^/# /' "$out/said" | tail -n 60
-		echo "not ok $n - $name"
-	fi
-}
+# shellcheck source-path=SCRIPTDIR source=cases.sh
+. "$HERE/cases.sh"
 
 # in_gdb WORD... -- COMMAND...: gdb's output into $out/said
 in_gdb() {

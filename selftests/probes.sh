@@ -12,21 +12,9 @@ BUILD=$(cd "${BUILD:-$TOP/build}" && pwd)
 PAGE=$TOP/man/fiber_probes.7
 LIB=$BUILD/lib/libfiber.so.0
 out=$BUILD/probes
-n=0 failed=0 looks_on=
-
-# case_ NAME COMMAND...: it must succeed
-case_() {
-	local name=$1
-	n=$((n + 1))
-	shift
-	if "$@"; then
-		echo "ok $n - $name"
-	else
-		sed 's/^/# /' "$out/said" | tail -n 60
-		echo "not ok $n - $name"
-		failed=1
-	fi
-}
+# shellcheck source-path=SCRIPTDIR source=cases.sh
+. "$HERE/cases.sh"
+looks_on=
 
 skip() {
 	n=$((n + 1))

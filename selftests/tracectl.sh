@@ -11,28 +11,9 @@ TOP=$HERE/..
 BUILD=$(cd "${BUILD:-$TOP/build}" && pwd)
 CTL=$BUILD/tools/fiberctl
 out=$BUILD/tracectl
-n=0 failed=0
+# shellcheck source-path=SCRIPTDIR source=cases.sh
+. "$HERE/cases.sh"
 export FIBER_BACKEND=user
-
-# case_ NAME COMMAND...: it must succeed
-case_() {
-	local name=$1
-	n=$((n + 1))
-	shift
-	if "$@"; then
-		echo "ok $n - $name"
-	else
-		head -n 40 "$out/said" "$out/error" | sed 's/^/# /'
-		echo "not ok $n - $name"
-		failed=1
-	fi
-}
-
-ctl() {
-	status=0
-	timeout 60 "$CTL" "$@" >"$out/said" 2>"$out/error" </dev/null ||
-		status=$?
-}
 
 # refused STATUS WORDS [FILE]: said so, and left no file
 refused() {

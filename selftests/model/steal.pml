@@ -2,9 +2,9 @@
 /*
  * steal.pml - the run queue of a processor and its thieves
  *
- * lib/runq.h and runq.c: the owner pushes, pops the newest and the oldest, grows
- * the ring and moves a batch out of it, in any order; thieves take the oldest at
- * any time.
+ * lib/runq.h and runq.c: the owner pushes, pops the newest and the oldest,
+ * grows the ring and moves a batch out of it, in any order; thieves take the
+ * oldest at any time.
  *
  * The whole point is what the owner leaves out: a barrier. So its plain stores
  * go through a store buffer, as on x86: to memory in their order, but at any
