@@ -96,15 +96,9 @@ static void *go_round(void *arg)
 /* The lock is held. Without a thread the calls are not interrupted. */
 static void start(void)
 {
-	sigset_t all, old;
-
 	set_handler();
 	FB_WRITE(canceller.quit, false);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	canceller.runs = !pthread_create(&canceller.thread, NULL, go_round,
-					 NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	canceller.runs = !fb_os_thread(&canceller.thread, go_round);
 	if (canceller.runs)
 		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	else

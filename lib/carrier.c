@@ -51,8 +51,6 @@ static struct {
 	pthread_t keeper;
 	uint32_t made, ready;	/* atomic: carriers created; attached or failed */
 	bool cap_said, error_said;
-	pthread_key_t key;
-	int key_error;
 	int batch;			/* keeper only, as made_at */
 	uint64_t made_at;
 } cr;
@@ -101,9 +99,12 @@ static void ends_by_itself(void *arg)
 	       f ? (unsigned long long)f->id : 0, f ? f->name : "");
 }
 
+static pthread_key_t end_key;		/* for good, however often we start */
+static int end_key_error;
+
 static void make_key(void)
 {
-	cr.key_error = pthread_key_create(&cr.key, ends_by_itself);
+	end_key_error = pthread_key_create(&end_key, ends_by_itself);
 }
 
 /* Without it the end of a thread would take a processor along, in silence. */
@@ -112,8 +113,8 @@ static void mind_the_end(struct fb_carrier *c)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, make_key);
-	if (!cr.key_error)
-		pthread_setspecific(cr.key, c);
+	if (!end_key_error)
+		pthread_setspecific(end_key, c);
 }
 
 static void *carrier_main(void *arg)
@@ -235,19 +236,6 @@ static void *keeper_main(void *arg)
 	return NULL;
 }
 
-/* Create a thread with all signals blocked. */
-static int thread_quiet(pthread_t *t, void *(*fn)(void *))
-{
-	sigset_t all, old;
-	int r;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(t, NULL, fn, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return -r;
-}
-
 /* ---- start and stop ---- */
 
 static void join_carriers(void)
@@ -291,7 +279,7 @@ int fb_carrier_start(void)
 	if (!r && FB_ACQUIRE(fb_rt.ncarriers) == 0)
 		r = -EAGAIN;	/* none could attach */
 	if (!r)
-		r = thread_quiet(&cr.keeper, keeper_main);
+		r = fb_os_thread(&cr.keeper, keeper_main);
 	if (!r) {
 		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 		return 0;

@@ -24,8 +24,9 @@
  * Plain threads count around their sleep, under a lock, with memory of their own.
  *
  * Not counted: waits for time and for descriptors, fibers of the library, and the
- * thread in fiber_run, which waits for all the rest. What finds no room among the places is counted in one last place without a stack, so
- * that the sums are always whole.
+ * thread in fiber_run, which waits for all the rest. What finds no room among the
+ * places is counted in one last place without a stack, so that the sums are always
+ * whole.
  *
  * Memory for the places is taken once, and stays: a plain thread may wake late.
  */

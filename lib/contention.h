@@ -30,7 +30,10 @@ void fb_contention_waited(struct fb_carrier *c, struct fiber *self);
 /* A plain thread begins to wait; since when, for when it has; 0: not counted. */
 uint64_t fb_contention_thread(unsigned int why);
 void fb_contention_thread_waited(uint64_t since, unsigned int why);
-/* Locked. How many places there are, order[] beginning with the longest. */
+/*
+ * How many places there are, order[] beginning with the longest. Locked, but when all
+ * is over: whoever dies may have died with the lock.
+ */
 uint32_t fb_contention_sort(void);
 int fb_contention_start(void);
 /* No carrier runs any more: tell. */

@@ -75,22 +75,6 @@ static void tell(uint32_t n)
 
 /* ---- the file ---- */
 
-static int put(int fd, const char *text, size_t n)
-{
-	long k;
-
-	while (n) {
-		k = fb_os_write(fd, text, n);
-		if (k == -EINTR)
-			continue;
-		if (k <= 0)
-			return k ? (int)k : -EIO;
-		text += k;
-		n -= (size_t)k;
-	}
-	return 0;
-}
-
 static int put_place(int fd, const struct fiber_contention *s)
 {
 	char line[64 + 20 * FIBER_CONTENTION_FRAMES];
@@ -103,7 +87,7 @@ static int put_place(int fd, const struct fiber_contention *s)
 		n += snprintf(line + n, sizeof(line) - (size_t)n, " %p",
 			      s->frame[i]);
 	line[n++] = '\n';
-	return put(fd, line, (size_t)n);
+	return fb_os_write_all(fd, line, (size_t)n);
 }
 
 static int put_map(int fd)
@@ -113,7 +97,7 @@ static int put_map(int fd)
 	ssize_t n = 0;
 
 	while (maps >= 0 && !r && (n = read(maps, text, sizeof(text))) > 0)
-		r = put(fd, text, (size_t)n);
+		r = fb_os_write_all(fd, text, (size_t)n);
 	if (maps < 0 || n < 0)
 		r = r ? r : -errno;
 	if (maps >= 0)
@@ -127,12 +111,12 @@ static int put_all(int fd, uint32_t n)
 		"--- contention:\ncycles/second = 1000000000\n"
 		"sampling period = 1\n";
 	static const char map[] = "\n--- Memory map: ---\n";
-	int r = put(fd, head, sizeof(head) - 1);
+	int r = fb_os_write_all(fd, head, sizeof(head) - 1);
 
 	for (uint32_t i = 0; i < n && !r; i++)
 		r = put_place(fd, &fb_ct.place[fb_ct.order[i]]);
 	if (!r)
-		r = put(fd, map, sizeof(map) - 1);
+		r = fb_os_write_all(fd, map, sizeof(map) - 1);
 	return r ? r : put_map(fd);
 }
 

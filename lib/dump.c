@@ -40,18 +40,8 @@ static struct {
 
 static void flush(void)
 {
-	const char *p = out.text;
-	long n;
-
-	while (out.n && !out.error) {
-		n = fb_os_write(out.fd, p, out.n);
-		if (n >= 0) {
-			p += n;
-			out.n -= (size_t)n;
-		} else if (n != -EINTR) {
-			out.error = (int)n;
-		}
-	}
+	if (!out.error)
+		out.error = fb_os_write_all(out.fd, out.text, out.n);
 	out.n = 0;
 }
 

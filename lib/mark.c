@@ -178,13 +178,17 @@ FB_EXPORT int fiber_stack_info(const fiber_t *f, struct fiber_stack *st)
 	return 0;
 }
 
-void fb_mark_init(void)
+int fb_mark_init(void)
 {
-	const char *want = secure_getenv("FIBER_STACK_MARKS");
+	uint64_t on = 0;
+	int r = fb_env_number("FIBER_STACK_MARKS", 0, 1, &on);
 
+	if (r < 0)
+		return r;
 	memset(&mk, 0, sizeof(mk));
 	mk.page = sysconf(_SC_PAGESIZE);
-	fb_mark_on = want && *want && strcmp(want, "0");
+	fb_mark_on = on;
 	for (uint32_t i = 0; fb_mark_on && i < fb_rt.nproc; i++)
 		fb_rt.proc[i].pool_count = FB_POOL_MAX;
+	return 0;
 }

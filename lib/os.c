@@ -107,24 +107,33 @@ int fb_os_high(int fd)
 	return r;
 }
 
-static const uint64_t sigpipe = 1ull << (SIGPIPE - 1);
-
-/* The signal is for the thread: it is kept from it, and taken back ... */
-void fb_os_quiet_begin(struct fb_os_quiet *q)
+int fb_os_thread(pthread_t *t, void *(*fn)(void *))
 {
+	sigset_t all, old;
+	int r;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(t, NULL, fn, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return -r;
+}
+
+void fb_os_quiet_begin(struct fb_os_quiet *q, int sig)
+{
+	q->sig = 1ull << (sig - 1);
 	q->pending = 0;
-	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &sigpipe, &q->old, 8);
-	if (q->old & sigpipe)
+	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &q->sig, &q->old, 8);
+	if (q->old & q->sig)
 		fb_sys(SYS_rt_sigpending, &q->pending, 8);
 }
 
-/* ... and one that was there before stays. */
-void fb_os_quiet_end(const struct fb_os_quiet *q, long r)
+void fb_os_quiet_end(const struct fb_os_quiet *q, bool came)
 {
 	struct timespec none = { 0 };
 
-	if (r == -EPIPE && !(q->pending & sigpipe))
-		fb_sys(SYS_rt_sigtimedwait, &sigpipe, NULL, &none, 8);
+	if (came && !(q->pending & q->sig))
+		fb_sys(SYS_rt_sigtimedwait, &q->sig, NULL, &none, 8);
 	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &q->old, NULL, 8);
 }
 
@@ -134,10 +143,10 @@ long fb_os_writev(int fd, const struct iovec *iov, int n, int flags)
 	struct fb_os_quiet q;
 	long r;
 
-	fb_os_quiet_begin(&q);
+	fb_os_quiet_begin(&q, SIGPIPE);
 	r = flags ? fb_sys(SYS_pwritev2, fd, iov, n, -1, -1, flags) :
 	    fb_sys(SYS_writev, fd, iov, n);
-	fb_os_quiet_end(&q, r);
+	fb_os_quiet_end(&q, r == -EPIPE);
 	return r;
 }
 
@@ -146,6 +155,22 @@ long fb_os_write(int fd, const void *buf, size_t n)
 	struct iovec v = { (void *)(uintptr_t)buf, n };
 
 	return fb_os_writev(fd, &v, 1, 0);
+}
+
+int fb_os_write_all(int fd, const char *text, size_t n)
+{
+	long k;
+
+	while (n) {
+		k = fb_os_write(fd, text, n);
+		if (k == -EINTR)
+			continue;
+		if (k <= 0)
+			return k ? (int)k : -EIO;
+		text += k;
+		n -= (size_t)k;
+	}
+	return 0;
 }
 
 int fb_os_open_stat(void)
@@ -238,33 +263,26 @@ int fb_os_report_open(const char *path)
 }
 
 #define REPORTED	UINT32_MAX
-#define LIMIT		(1ull << (SIGXFSZ - 1))
 
 bool fb_os_report_begin(struct fb_report *r)
 {
 	uint32_t by = 0, self = (uint32_t)fb_sys(SYS_gettid, 0);
 
 	/* Pairs with the release in fb_os_report_end. */
-	if (!__atomic_compare_exchange_n(&r->by, &by, self, false,
-					 __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
-		if (by != REPORTED && by != self)	/* it may die of it */
-			fb_os_sleep(&r->by, by, 0);
-		return false;
+	if (__atomic_compare_exchange_n(&r->by, &by, self, false,
+					__ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE)) {
+		fb_os_quiet_begin(&r->quiet, SIGXFSZ);
+		return true;
 	}
-	r->pending = 0;
-	fb_sys(SYS_rt_sigpending, &r->pending, 8);
-	r->limit = LIMIT;
-	fb_sys(SYS_rt_sigprocmask, SIG_BLOCK, &r->limit, &r->mask, 8);
-	return true;
+	/* Itself: it dies of what it does. Pairs as above. */
+	for (; by != REPORTED && by != self; by = FB_ACQUIRE(r->by))
+		fb_os_sleep(&r->by, by, 0);
+	return false;
 }
 
 void fb_os_report_end(struct fb_report *r)
 {
-	struct timespec none = { 0 };
-
-	if (!(r->pending & LIMIT))
-		fb_sys(SYS_rt_sigtimedwait, &r->limit, NULL, &none, 8);
-	fb_sys(SYS_rt_sigprocmask, SIG_SETMASK, &r->mask, NULL, 8);
+	fb_os_quiet_end(&r->quiet, true);
 	/* Pairs with the acquire in fb_os_report_begin. */
 	FB_RELEASE(r->by, REPORTED);
 	fb_os_wake(&r->by, INT_MAX);

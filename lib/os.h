@@ -3,6 +3,7 @@
 #ifndef FB_OS_H
 #define FB_OS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -15,18 +16,25 @@ int fb_os_membarrier(int cmd);
 char fb_os_thread_state(int tid);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
-/* Around a call that may raise SIGPIPE, on its thread; r: what it said. */
+/* A thread of ours, with all signals blocked: fn(NULL). 0 or -errno. */
+int fb_os_thread(pthread_t *t, void *(*fn)(void *));
+/*
+ * Around what may raise sig for its own thread: it is kept from it, and taken back if
+ * it came. One that was there before stays. In a signal handler too.
+ */
 struct fb_os_quiet {
-	uint64_t old, pending;		/* signals */
+	uint64_t sig, old, pending;	/* sets of signals */
 };
-void fb_os_quiet_begin(struct fb_os_quiet *q);
-void fb_os_quiet_end(const struct fb_os_quiet *q, long r);
+void fb_os_quiet_begin(struct fb_os_quiet *q, int sig);
+void fb_os_quiet_end(const struct fb_os_quiet *q, bool came);
 /*
  * pwritev2(2) at the file's own position (flags: RWF_*), and write(2); without
  * SIGPIPE; -errno. In a signal handler too.
  */
 long fb_os_writev(int fd, const struct iovec *iov, int n, int flags);
 long fb_os_write(int fd, const void *buf, size_t n);
+/* All of it; 0 or -errno. */
+int fb_os_write_all(int fd, const char *text, size_t n);
 /*
  * Open the file for writing and close it; %p in its name is the pid. path: its full
  * name, 4096 bytes. 0 or -errno.
@@ -42,7 +50,7 @@ int fb_os_report_open(const char *path);
  */
 struct fb_report {
 	uint32_t by;			/* atomic, futex: its writer's tid; 0: not yet */
-	uint64_t limit, mask, pending;	/* the writer's: signals */
+	struct fb_os_quiet quiet;	/* the writer's */
 };
 bool fb_os_report_begin(struct fb_report *r);
 void fb_os_report_end(struct fb_report *r);

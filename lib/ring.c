@@ -272,13 +272,8 @@ static void *ring_main(void *arg)
 
 static int start_thread(void)
 {
-	sigset_t all, old;
-	int e;
+	int e = fb_os_thread(&r.thread, ring_main);
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	e = -pthread_create(&r.thread, NULL, ring_main, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (e)
 		return e;
 	fb_os_sleep(&r.started, 0, 0);

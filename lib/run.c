@@ -126,23 +126,14 @@ int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value)
 	return 1;
 }
 
-/* Read where they are heeded; what is wrong is told here, at the start. */
-static int check_switches(void)
-{
-	static const char * const name[] = { "FIBER_CHECK", "FIBER_STACK_MARKS" };
-	uint64_t on;
-	int r = 0;
-
-	for (size_t i = 0; r >= 0 && i < sizeof(name) / sizeof(*name); i++)
-		r = fb_env_number(name[i], 0, 1, &on);
-	return r;
-}
-
 static int read_env(struct fiber_config *k)
 {
 	uint64_t n = k->processors, quantum = k->quantum_ns / 1000, grace = 0;
-	int r = check_switches();
+	uint64_t check;
+	int r;
 
+	/* Heeded where something is misused (misuse.c); told here, if wrong. */
+	r = fb_env_number("FIBER_CHECK", 0, 1, &check);
 	if (r < 0)
 		return r;
 	r = fb_env_number("FIBER_PROCESSORS", 1, MAX_PROCESSORS, &n);

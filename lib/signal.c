@@ -231,17 +231,13 @@ static int open_pipe(void)
 
 static int open_all(void)
 {
-	sigset_t all, old;
 	int r = open_pipe();
 
 	if (r)
 		return r;
 	sg.pid = getpid();
 	sg.missed = sg.asked = sg.answered = sg.quit = 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = -pthread_create(&sg.thread, NULL, go_round, NULL);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	r = fb_os_thread(&sg.thread, go_round);
 	if (r) {
 		fb_sys(SYS_close, sg.in);
 		fb_sys(SYS_close, sg.out);

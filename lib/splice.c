@@ -42,7 +42,7 @@ static long make(struct move *k, size_t n)
 	struct fb_os_quiet q;
 	long r;
 
-	fb_os_quiet_begin(&q);
+	fb_os_quiet_begin(&q, SIGPIPE);
 	fiber_blocking_begin();
 	if (k->sendfile)
 		r = fb_sys(SYS_sendfile, k->out.fd, k->in.fd, k->in_at, n);
@@ -50,7 +50,7 @@ static long make(struct move *k, size_t n)
 		r = fb_sys(SYS_splice, k->in.fd, k->in_at, k->out.fd, k->out_at,
 			   n, k->flags | SPLICE_F_NONBLOCK);
 	fiber_blocking_end();
-	fb_os_quiet_end(&q, r);
+	fb_os_quiet_end(&q, r == -EPIPE);
 	return r;
 }
 

@@ -445,11 +445,13 @@ static void klasses_init(void)
 
 int fb_stack_init(void)
 {
+	int r;
+
 	memset(&st, 0, sizeof(st));
 	st.page = sysconf(_SC_PAGESIZE);
 	klasses_init();
-	fb_mark_init();
-	return fb_guard_init(st.page);
+	r = fb_mark_init();
+	return r ? r : fb_guard_init(st.page);
 }
 
 void fb_stack_fini(void)

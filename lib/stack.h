@@ -104,7 +104,7 @@ void fb_guard_canary(struct fiber *f, void *low);
 #define FB_CANARY_SIZE	64
 
 /* ---- mark.c ---- */
-void fb_mark_init(void);
+int fb_mark_init(void);
 /* f has ended, its stack is out of use: note how deep it went, clean it. */
 void fb_mark_ended(struct fiber *f);
 extern bool fb_mark_on __attribute__((visibility("hidden")));
