@@ -155,6 +155,99 @@ TEST(no_hz_full)
 	EXPECT_EXCLUSIVE();
 }
 
+/* --- the quantum's timer, when its CPU leaves ------------------------------------------ */
+
+static int letters[2];
+
+static bool pin(pthread_t t, int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	return !pthread_setaffinity_np(t, sizeof(set), &set);
+}
+
+static bool more_preemptions(void)
+{
+	uint64_t before = raw_stat("preempts");
+
+	return RAW_UNTIL(raw_stat("preempts") >= before + 20);
+}
+
+/* Two hogs share a processor on CPU 1, then on another, then on CPU 1 again. */
+TEST(quantum_after_hotplug)
+{
+	pthread_t t[2];
+	int i;
+
+	NEED_MODULE();
+	if (access(CPU1, W_OK))
+		SKIP(return, "no second CPU that could be taken offline");
+	START(.quantum_ns = 1000000, .preempt = true);
+	for (i = 0; i < 2; i++) {
+		t[i] = raw_thread(hog, NULL);
+		EXPECT_TRUE(pin(t[i], 1));
+	}
+	EXPECT_TRUE(more_preemptions());
+	EXPECT_TRUE(raw_put(CPU1, "0"));
+	EXPECT_TRUE(more_preemptions());
+	EXPECT_TRUE(raw_put(CPU1, "1"));
+	for (i = 0; i < 2; i++)
+		EXPECT_TRUE(pin(t[i], 1));
+	EXPECT_TRUE(more_preemptions());
+	STORE(stop, 1);
+	for (i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	EXPECT_EQ(0, raw_acquire_errors);
+	EXPECT_EXCLUSIVE();
+}
+
+/* Blocked, it keeps its processor; then it is alone, then others are ready. */
+static void *sleeps_then_hogs(void *arg)
+{
+	char c;
+
+	if (raw_attach() || raw_own(FIBER_WAIT_READY))
+		return NULL;
+	raw_enter();
+	ADD(running, 1);
+	(void)!read(letters[0], &c, 1);
+	raw_takeover(FIBER_TAKEOVER_READY);
+	while (!LOAD(stop))
+		mix_spin(1000);
+	raw_exclude();
+	raw_leave();
+	return NULL;
+}
+
+/*
+ * It slept on CPU 1 while that went and came: its timer went to another CPU and
+ * is queued there, which looks like a timer that needs nothing.
+ */
+TEST(quantum_after_hotplug_asleep)
+{
+	pthread_t t;
+
+	NEED_MODULE();
+	if (access(CPU1, W_OK))
+		SKIP(return, "no second CPU that could be taken offline");
+	START(.quantum_ns = 1000000000, .preempt = true);
+	ASSERT_EQ(0, pipe(letters));
+	EXPECT_TRUE(pin(pthread_self(), 1));
+	t = raw_thread(sleeps_then_hogs, NULL);
+	EXPECT_TRUE(pin(pthread_self(), 0));
+	ASSERT_TRUE(RAW_UNTIL(LOAD(running)));
+	EXPECT_TRUE(raw_put(CPU1, "0"));
+	EXPECT_TRUE(raw_put(CPU1, "1"));
+	EXPECT_TRUE(pin(t, 1));
+	ASSERT_EQ(1, write(letters[1], "h", 1));
+	EXPECT_TRUE(RAW_UNTIL(raw_stat("preempts") >= 1));
+	STORE(stop, 1);
+	pthread_join(t, NULL);
+	EXPECT_EXCLUSIVE();
+}
+
 /* --- other schedulers ------------------------------------------------------------------- */
 
 TEST(sched_ext)
