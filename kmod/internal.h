@@ -87,7 +87,7 @@ enum fiber_hold { FIBER_RUNNING, FIBER_KEEPING, FIBER_ASIDE, FIBER_LOST };
 enum fiber_stat {
 	FIBER_STAT_BLOCKS,	/* blocked in fiber, owning a processor */
 	FIBER_STAT_HANDOFFS,	/* ... and it was taken */
-	FIBER_STAT_GRACE,	/* got its own back at the edge: nobody had had it */
+	FIBER_STAT_GRACE,	/* got its own back at the edge, untouched */
 	FIBER_STAT_EDGE,	/* got a free one at the edge, no upcall */
 	FIBER_STAT_RETURNS,	/* RETURN upcalls */
 	FIBER_STAT_PREEMPTS,	/* PREEMPT upcalls */
@@ -98,7 +98,7 @@ enum fiber_stat {
 
 /* How a carrier that lost its processor came back to user code. */
 enum fiber_back {
-	FIBER_BACK_GRACE,	/* with its own: nobody had had it */
+	FIBER_BACK_GRACE,	/* with its own: nobody took it */
 	FIBER_BACK_EDGE,	/* with a free one */
 	FIBER_BACK_UPCALL,	/* by the RETURN trampoline */
 };

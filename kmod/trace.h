@@ -13,7 +13,7 @@
  *   handoff  a waiting carrier was given a processor; event: FIBER_EVENT_*;
  *            spare: it waited as spare, else to continue
  *   return   a carrier that lost its processor comes back to user code; how:
- *            grace (nobody had had its own), edge (a free one), upcall (it must
+ *            grace (nobody took its own), edge (a free one), upcall (it must
  *            ask and perhaps wait)
  *   preempt  its quantum was over: the library is entered instead of user code
  *   refuse   ... but not here and now; reason: why

@@ -146,9 +146,12 @@ static void promote(struct fiber_carrier *c)
  */
 static bool rests(struct fiber_carrier *owner)
 {
-	return READ_ONCE(owner->waiting) ||
-	       (!READ_ONCE(owner->page->in_fiber) &&
-		data_race(fiber_compat_blocked(owner->task)));
+	if (READ_ONCE(owner->waiting))
+		return true;
+	if (READ_ONCE(owner->page->in_fiber))
+		return false;
+	/* data_race: the scheduler writes its state without a lock of ours */
+	return data_race(fiber_compat_blocked(owner->task));
 }
 
 /*
