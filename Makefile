@@ -87,7 +87,7 @@ TESTS := $(if $(SAN),,$(MODULE_TESTS) $(BESIDE) $(LIBRARY_TESTS) $(PEER)) $(LIB_
 .PHONY: all lib samples tools tests modules modules_install install uninstall insmod \
 	rmmod check check-native check-vm check-cost check-imports check-dkms \
 	check-model check-san check-docs check-stress check-flavours check-matrix \
-	check-kselftest check-fuzz check-debug demo bench \
+	check-kselftest check-fuzz check-debug check-static demo bench \
 	deps clean help FORCE
 
 all: lib samples tools
@@ -110,6 +110,7 @@ help:
 	@echo 'make check-fuzz       random calls, hostile writes; FIBER_FUZZ_SECONDS=30'
 	@echo 'make check-debug      all under KASAN, lockdep, kmemleak, UBSAN and KCSAN'
 	@echo 'make check-imports    kernel symbols that the module needs'
+	@echo 'make check-static     sparse and checkpatch.pl on the module'
 	@echo 'make check-dkms       DKMS cycle in temporary folders'
 	@echo 'make modules          fiber.ko for KDIR=$(KDIR)'
 	@echo 'make modules KERNEL=K fiber.ko for a fetched kernel (6.1, 6.12-rt, ...)'
@@ -341,10 +342,11 @@ deps:
 	@tools/deps.sh build vm dkms
 
 check:
-	@selftests/check.sh native vm stress cost flavours imports dkms docs model
+	@selftests/check.sh native vm stress cost flavours imports dkms docs model \
+		static
 
 check-native check-vm check-cost check-imports check-dkms check-docs check-san \
-check-model check-flavours check-kselftest check-fuzz check-debug:
+check-model check-flavours check-kselftest check-fuzz check-debug check-static:
 	@selftests/check.sh $(@:check-%=%)
 
 # KERNEL=K and SECONDS=N; all kernels, 3 minutes each

@@ -5,7 +5,7 @@
 #
 #   check.sh SUITE...        native, vm, cost, imports, dkms, model, docs,
 #                            stress, flavours, matrix, kselftest, fuzz, san,
-#                            debug
+#                            debug, static
 #
 # KERNELS picks the kernels (of matrix: see there). Logs are in build/check/. The
 # last line is "N passed, N failed, N skipped"; the status is 0 when none failed.
@@ -22,7 +22,7 @@ has() { [[ " $suites " = *" $1 "* ]]; }
 
 needs_kernels() {
 	has vm || has cost || has imports || has dkms || has kselftest ||
-		has fuzz || has stress
+		has fuzz || has stress || has static
 }
 
 say() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
@@ -261,6 +261,7 @@ deps() {
 	if has san; then purposes+=(san); fi
 	if has debug; then purposes+=(vm debug); fi
 	if has dkms; then purposes+=(dkms); fi
+	if has static; then purposes+=(static); fi
 	"$TOP/tools/deps.sh" "${purposes[@]}" ||
 		broken "packages are missing (see above)"
 }
@@ -318,6 +319,7 @@ if has flavours; then flavours_suite; fi
 if has stress; then stress_suite "${kernels[@]}"; fi
 if has matrix; then matrix_suite; fi
 if has docs; then suite docs "$HERE/docs.sh"; fi
+if has static; then suite static "$HERE/static.sh"; fi
 if has debug; then
 	for k in ${DEBUG_KERNELS:-debug kcsan}; do debug_suite "$k"; done
 fi

@@ -4,7 +4,7 @@
 # Debian packages by purpose: says which are missing, then installs those.
 #
 #   deps.sh PURPOSE...     build, native, libraries, vm, model, san, kselftest,
-#                          debug, demo, dkms, bench
+#                          debug, demo, dkms, static, bench
 #
 # DEPS=no: install nothing.
 
@@ -24,9 +24,10 @@ packages() {
 	san) echo valgrind libclang-rt-dev clang ;;
 	demo) echo wrk python3 ;;
 	dkms) echo dkms kmod ;;
+	static) echo sparse perl ;;
 	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
 		luajit lua5.4 xz-utils ;;
-	*) echo "deps.sh: no purpose '$1': build, native, libraries, vm, model, san, kselftest, debug, demo, dkms, bench" >&2
+	*) echo "deps.sh: no purpose '$1': build, native, libraries, vm, model, san, kselftest, debug, demo, dkms, static, bench" >&2
 	   return 1 ;;
 	esac
 }
