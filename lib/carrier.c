@@ -50,6 +50,7 @@ __thread struct fb_carrier *fb_self;
 static struct {
 	pthread_t keeper;
 	uint32_t made, ready;	/* atomic: carriers created; attached or failed */
+	int keeper_tid;			/* atomic; the keeper's own */
 	bool cap_said, error_said;
 	int batch;			/* keeper only, as made_at */
 	uint64_t made_at;
@@ -223,6 +224,7 @@ static void *keeper_main(void *arg)
 	int n;
 
 	(void)arg;
+	FB_WRITE(cr.keeper_tid, (int)syscall(SYS_gettid));
 	pthread_setname_np(pthread_self(), "fiber-keeper");
 	while (FB_READ(fb_rt.state) < FB_STOPPING) {
 		n = fb_rt.backend->keep();
@@ -234,6 +236,11 @@ static void *keeper_main(void *arg)
 		}
 	}
 	return NULL;
+}
+
+int fb_carrier_keeper(void)
+{
+	return FB_READ(cr.keeper_tid);
 }
 
 /* ---- start and stop ---- */

@@ -10,6 +10,8 @@
  * PATH begins at its root, which is what the container has mounted; what lies
  * above is not seen. Where v2 is not mounted, or has no cpu controller, there is
  * no cpu.max and so no limit.
+ *
+ * Asked at the start, and again while the program runs: follow.c.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -88,13 +90,13 @@ static unsigned int cgroup_cpus(void)
 	}
 }
 
-unsigned int fb_cpus(void)
+unsigned int fb_cpus(int tid)
 {
 	unsigned int most = cgroup_cpus();
 	cpu_set_t set;
 	int n = 0;
 
-	if (!sched_getaffinity(0, sizeof(set), &set))
+	if (!sched_getaffinity(tid, sizeof(set), &set))
 		n = CPU_COUNT(&set);
 	if (n < 1)
 		n = (int)sysconf(_SC_NPROCESSORS_ONLN);

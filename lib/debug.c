@@ -171,6 +171,9 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.events = AT(fb_tring, event),
 		.n = AT(fb_tring, n),
 	},
+	.follow = {
+		.use = AT(fb_runtime, use),
+	},
 };
 
 /* ---- who runs: a table of the carriers' fibers ---- */

@@ -85,6 +85,9 @@ struct fiber_debug {
 			 lease_ms, format, event_size,
 			 ring_size, events, n;	/* of a ring */
 	} trace;
+	struct {
+		uint32_t use;	/* of the runtime: how many of nproc are in use */
+	} follow;
 };
 
 #endif

@@ -246,6 +246,7 @@ struct fb_runtime {
 	struct fb_processor *proc;	/* [nproc] */
 	uint32_t nproc;
 	uint32_t use;			/* atomic: beyond, they are retired: retire.c */
+	uint32_t follow, follow_at;	/* atomic: follow.c */
 	struct fb_info *info;
 	struct fb_hint *hint;
 	const struct fb_backend *backend;
@@ -640,13 +641,37 @@ void fb_retire_stop(void);
 /* How many are held. */
 uint32_t fb_retired(void);
 
+/*
+ * Not fiber_set_processors, but the CPUs say how many there are to be: unless that was
+ * called meanwhile. Owner of a processor.
+ */
+void fb_retire_follow(uint32_t n);
+/* The calling fiber, of the library: until all that are to be retired are held. */
+void fb_retire_settle(void);
+
 /* ---- cpus.c ---- */
-/* CPUs that the process may use: affinity, cpu.max. At least 1. */
-unsigned int fb_cpus(void);
+/* CPUs that the thread (0: the caller) may use: affinity, cpu.max. At least 1. */
+unsigned int fb_cpus(int tid);
+
+/* ---- follow.c ---- */
+#define FB_MAX_PROCESSORS	1024
+enum { FB_FOLLOW_CPUS = 1, FB_FOLLOW_SOON = 2 };	/* fb_rt.follow */
+void fb_follow_slow(struct fb_processor *p);
+/* A fiber of the library: look, and see to it that those beyond are held. */
+void *fb_follow_cpus(void *arg);
+/* Owner of p, beside a fiber, when p->clock was read: is it time to look? */
+static inline void fb_follow(struct fb_processor *p)
+{
+	if (fb_unlikely(FB_READ(fb_rt.follow)))
+		fb_follow_slow(p);
+}
+/* How many processors are to be had later, with `use` at the start. */
+uint32_t fb_follow_most(uint32_t use);
 
 /* ---- carrier.c ---- */
 int fb_carrier_start(void);	/* keeper and first spares */
 void fb_carrier_stop(void);	/* no fiber is alive: end all threads */
+int fb_carrier_keeper(void);	/* its tid; 0: it has not begun yet */
 
 /* ---- preempt.c ---- */
 /*

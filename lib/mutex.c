@@ -284,7 +284,7 @@ static bool spin(struct fb_mutex *m, uint64_t self, uint64_t drop)
 {
 	uint64_t owner = FB_READ(m->word) & OWNER;
 
-	if (fb_rt.nproc < 2 || (owner && !runs(owner)))
+	if (FB_READ(fb_rt.use) < 2 || (owner && !runs(owner)))
 		return false;
 	for (int i = 0; i < SPINS; i++) {
 		if (!(FB_READ(m->word) & OWNER) &&
@@ -300,7 +300,7 @@ static bool starves(uint64_t *late)
 {
 	uint64_t now;
 
-	if (fb_rt.nproc == 1)
+	if (FB_READ(fb_rt.use) == 1)
 		return true;
 	now = fiber_now();
 	if (!*late)

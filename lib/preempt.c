@@ -212,6 +212,7 @@ void fb_preempted(struct fb_carrier *c)
 		fb_sched_watch(p);
 	if (fb_poller_missing())
 		fb_poller_look(p, now);
+	fb_follow(p);
 	work = fb_sched_work(p) || fb_sched_retired(p);
 	if (!work && !FB_READ(fb_rt.info->waiting)) {
 		fb_sched_watch(p);	/* READY for a timer, or a thief came */

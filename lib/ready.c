@@ -93,7 +93,7 @@ struct fiber *fb_sched_global_get(struct fb_processor *p)
 	if (!FB_READ(fb_rt.global_count))
 		return NULL;
 	fb_lock(&fb_rt.global_lock);
-	n = fb_rt.global_count / fb_rt.nproc;
+	n = fb_rt.global_count / FB_READ(fb_rt.use);
 	if (n > FB_RUNQ_BATCH)
 		n = FB_RUNQ_BATCH;
 	f = global_first();

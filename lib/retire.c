@@ -2,7 +2,7 @@
 /*
  * retire.c - fewer or more processors while fibers run (fiber_set_processors)
  *
- * The backend has as many processors as at the start, nproc, for good. Those with an
+ * The backend has as many processors as there can be, nproc, for good. Those with an
  * index of fb_rt.use or more are to be retired: each is held by a carrier that owns
  * it, in its root, with in_fiber == 0, asleep. So nobody else can have it, and no
  * backend needs to know of it: to both that is an owner inside the runtime.
@@ -15,8 +15,8 @@
  *	held			sleeps in	use has changed, or the runtime stops
  *				fb_retire
  *
- * The words: fb_rt.use is written by fiber_set_processors, and is the futex of the
- * holders; p->held is written by the holder; fb_rt.resting counts those asleep.
+ * The words: fb_rt.use is written by fiber_set_processors, or follows the CPUs, see
+ * follow.c, under use_lock, and is the futex of the holders; p->held is written by the holder; fb_rt.resting counts those asleep.
  *
  *	set				owner of i, or who gets it
  *	use = n (release)		looks at use (every 61 passes, in its root, when a
@@ -170,6 +170,47 @@ static void *resizer(void *arg)
 	return arg;
 }
 
+void fb_retire_settle(void)
+{
+	resizer(NULL);
+}
+
+/* ---- how many ---- */
+
+static fb_lock_t use_lock;		/* of use, and of FB_FOLLOW_CPUS */
+
+static void set_use(uint32_t n)
+{
+	if (n == FB_READ(fb_rt.use))
+		return;
+	/* Pairs with the acquire in fb_retire. */
+	FB_RELEASE(fb_rt.use, n);
+	fb_os_wake(&fb_rt.use, INT32_MAX);
+}
+
+void fb_retire_follow(uint32_t n)
+{
+	fb_lock(&use_lock);
+	if (FB_READ(fb_rt.follow) & FB_FOLLOW_CPUS)
+		set_use(n < fb_rt.nproc ? n : fb_rt.nproc);
+	fb_unlock(&use_lock);
+}
+
+/* The caller's number; 0: as many as CPUs, from the next look on. */
+static void say_use(uint32_t n)
+{
+	fb_lock(&use_lock);
+	if (n) {
+		__atomic_fetch_and(&fb_rt.follow, ~(uint32_t)FB_FOLLOW_CPUS,
+				   __ATOMIC_RELAXED);
+		set_use(n);
+	} else {
+		__atomic_fetch_or(&fb_rt.follow, FB_FOLLOW_CPUS,
+				  __ATOMIC_RELAXED);
+	}
+	fb_unlock(&use_lock);
+}
+
 /* ---- the call ---- */
 
 static int set_here(struct fb_carrier *c, uint32_t n)
@@ -179,12 +220,12 @@ static int set_here(struct fb_carrier *c, uint32_t n)
 
 	if (n > fb_rt.nproc)
 		return -EINVAL;
+	if (!n && fb_rt.seeded)
+		return 0;
 	p = fb_enter(c);
-	f = fb_fiber_new(p, resizer, NULL);
+	f = fb_fiber_new(p, n ? resizer : fb_follow_cpus, NULL);
 	if (f) {
-		/* Pairs with the acquire in fb_retire. */
-		FB_RELEASE(fb_rt.use, n);
-		fb_os_wake(&fb_rt.use, INT32_MAX);
+		say_use(n);
 		fb_sched_ready_last(p, f);
 	}
 	fb_leave(c);
@@ -203,8 +244,6 @@ FB_EXPORT int fiber_set_processors(unsigned int n)
 	void *result;
 	int r;
 
-	if (!n)
-		return -EINVAL;
 	if (c)
 		return set_here(c, n);
 	r = fiber_spawn(&f, set_by_fiber, (void *)(uintptr_t)n);

@@ -27,7 +27,6 @@
 #include "trace.h"
 #include "user.h"
 
-#define MAX_PROCESSORS	1024
 #define DEFAULT_CARRIERS 10000
 #define SPARES		6	/* beyond one a processor, for a burst of blocks */
 #define DEFAULT_STACK	65536
@@ -136,7 +135,7 @@ static int read_env(struct fiber_config *k)
 	r = fb_env_number("FIBER_CHECK", 0, 1, &check);
 	if (r < 0)
 		return r;
-	r = fb_env_number("FIBER_PROCESSORS", 1, MAX_PROCESSORS, &n);
+	r = fb_env_number("FIBER_PROCESSORS", 1, FB_MAX_PROCESSORS, &n);
 	if (r < 0)
 		return r;
 	k->processors = (unsigned int)n;
@@ -164,8 +163,10 @@ static int refuse(const char *field, const char *is, uint64_t limit)
 
 static int check_config(const struct fiber_config *k)
 {
-	if (k->processors > MAX_PROCESSORS)
-		return refuse("processors", "more than", MAX_PROCESSORS);
+	if (k->processors > FB_MAX_PROCESSORS)
+		return refuse("processors", "more than", FB_MAX_PROCESSORS);
+	if (k->max_processors > FB_MAX_PROCESSORS)
+		return refuse("max_processors", "more than", FB_MAX_PROCESSORS);
 	if (k->stack_size > MAX_STACK)
 		return refuse("stack_size", "more than", MAX_STACK);
 	if (k->quantum_ns && k->quantum_ns < MIN_QUANTUM)
@@ -173,6 +174,27 @@ static int check_config(const struct fiber_config *k)
 	if (k->grace_ns > MAX_GRACE && k->grace_ns != FIBER_GRACE_NONE)
 		return refuse("grace_ns", "more than", MAX_GRACE);
 	return 0;
+}
+
+/* How many processors there are, and can be. */
+static void set_processors(const struct fiber_config *k)
+{
+	uint32_t n = k->seed ? 1 : k->processors, most = k->max_processors;
+
+	fb_rt.follow = n ? 0 : FB_FOLLOW_CPUS;
+	if (!n) {
+		n = fb_cpus(0);
+		if (!most)
+			most = fb_follow_most(n);
+		else if (n > most)
+			n = most;
+	}
+	if (k->seed || most < n)
+		most = n;
+	fb_rt.use = n;
+	fb_rt.nproc = most;
+	if (most > n)
+		fb_rt.follow |= FB_FOLLOW_SOON;
 }
 
 static int configure(const struct fiber_config *cfg)
@@ -189,21 +211,17 @@ static int configure(const struct fiber_config *cfg)
 	r = read_env(&k);
 	if (r)
 		return r;
-	if (!k.processors)
-		k.processors = fb_cpus();
 	r = check_config(&k);
 	if (r)
 		return r;
 	fb_seed_start(k.seed);
-	if (k.seed)
-		k.processors = 1;
-	fb_rt.nproc = k.processors;
+	set_processors(&k);
 	fb_rt.max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
-	if (fb_rt.max_carriers < k.processors + 1)
-		fb_rt.max_carriers = k.processors + 1;
-	fb_rt.min_spares = k.processors + SPARES;
-	if (fb_rt.min_spares > fb_rt.max_carriers - k.processors)
-		fb_rt.min_spares = fb_rt.max_carriers - k.processors;
+	if (fb_rt.max_carriers < fb_rt.nproc + 1)
+		fb_rt.max_carriers = fb_rt.nproc + 1;
+	fb_rt.min_spares = fb_rt.use + SPARES;
+	if (fb_rt.min_spares > fb_rt.max_carriers - fb_rt.nproc)
+		fb_rt.min_spares = fb_rt.max_carriers - fb_rt.nproc;
 	if (!k.stack_size)
 		k.stack_size = DEFAULT_STACK;
 	if (k.stack_size < MIN_STACK)
@@ -235,6 +253,8 @@ static int try_backend(const struct fb_backend *b)
 		return r;
 	fb_rt.backend = b;
 	fb_rt.nproc = s.processors;
+	if (fb_rt.use > fb_rt.nproc)
+		fb_rt.use = fb_rt.nproc;
 	fb_rt.max_carriers = s.max_carriers;
 	fb_rt.info = s.info;
 	fb_rt.hint = s.hint;
@@ -290,14 +310,16 @@ static int choose_backend(void)
 static void describe(void)
 {
 	uint64_t f = fb_rt.features;
-	char seed[32] = "";
+	char seed[32] = "", most[32] = "";
 
+	if (fb_rt.nproc > fb_rt.use)
+		snprintf(most, sizeof(most), " of %u", fb_rt.nproc);
 	if (fb_rt.seeded)
 		snprintf(seed, sizeof(seed), "; seed %llu",
 			 (unsigned long long)fb_seed_number());
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
-		 fb_rt.backend->name, fb_rt.nproc,
+		 "%s backend, %u%s processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
+		 fb_rt.backend->name, fb_rt.use, most,
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
 		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
 		 f & FIBER_FEATURE_IO_URING ? ", of files by io_uring" : "",
@@ -313,7 +335,7 @@ static void describe(void)
 
 static size_t proc_bytes(void)
 {
-	return sizeof(struct fb_processor) * MAX_PROCESSORS;
+	return sizeof(struct fb_processor) * FB_MAX_PROCESSORS;
 }
 
 static int make_processors(void)
@@ -348,6 +370,7 @@ static int make_processors(void)
 	fb_rt.epoch++;
 	fb_rt.plain_spawned = 0;
 	fb_rt.started = fb_clock();
+	fb_rt.follow_at = 0;	/* the first fiber looks */
 	return 0;
 }
 
@@ -408,7 +431,6 @@ static int start(const struct fiber_config *cfg)
 		r = choose_backend();
 	if (r)
 		return r;
-	fb_rt.use = fb_rt.nproc;
 	fb_wait_init();
 	r = fb_poller_init();
 	if (!r)

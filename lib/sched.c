@@ -243,6 +243,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	fb_sched_clock(p);
 	if (fb_trace_due(p))
 		fb_trace_look(p);
+	fb_follow(p);
 	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
 		return;
 	now = fb_clock();
@@ -521,6 +522,7 @@ void fb_sched_loop(struct fb_carrier *c)
 			fb_trace_switch(p, f);
 		FB_PROBE(switch, root, f->id, p->index);
 		c->cur = f;
+		fb_follow(p);
 		fb_switch(c, &c->root, &f->ctx);
 		c->kept = false;	/* it may have waited meanwhile */
 	}

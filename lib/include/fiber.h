@@ -48,7 +48,8 @@ int *fiber_errno_location(void);
  * @size:        sizeof(struct fiber_config), for compatibility
  * @processors:  how many fibers may run at once, up to 1024; default: the CPUs
  *               this process may use, by its affinity and, rounded up, by
- *               cpu.max of its cgroup
+ *               cpu.max of its cgroup, also when those change while it runs:
+ *               see fiber_set_processors
  * @max_carriers: cap on threads made for fibers; default 10000, at least
  *               processors + 1; the module may allow fewer
  * @stack_size:  default stack of a fiber, bytes; default 64 KiB, 16 KiB at
@@ -60,6 +61,9 @@ int *fiber_errno_location(void);
  *               default 50 us, 10 ms at most; FIBER_GRACE_NONE: none
  * @seed:        not 0: one processor, a schedule drawn from this number and time
  *               that jumps, so that a run can be had again: fiber_seed(7)
+ * @max_processors: how many there can be later, up to 1024. Each beyond those in use
+ *               costs a thread. Default: if the number was given, that; else the
+ *               machine's CPUs, but no more than 4 times those at the start
  */
 struct fiber_config {
 	size_t size;
@@ -69,6 +73,7 @@ struct fiber_config {
 	uint64_t quantum_ns;
 	uint64_t grace_ns;
 	uint64_t seed;
+	unsigned int max_processors;
 };
 #define FIBER_GRACE_NONE	UINT64_MAX
 
@@ -388,9 +393,14 @@ struct fiber_stats {
  */
 int fiber_get_stats(struct fiber_stats *st);
 /*
- * fiber_set_processors - let n fibers run at once from now on, 1 or more, but no more
- * than there were processors at the start (fiber_config.processors)
+ * fiber_set_processors - let n fibers run at once from now on, but no more than
+ * fiber_config.max_processors; 0: as many as the CPUs that the process may use
  *
+ * With 0, or if nobody ever said a number, it follows the CPUs: the affinity (of the
+ * thread that started the runtime, then; later that of the thread "fiber-keeper",
+ * which `taskset -a` and cpusets change as all others) and cpu.max of the cgroup are
+ * looked at about once in a second while fibers run. An idle program does not wake for
+ * it. A number ends that.
  * With fewer, the fibers that run on those that are given up go on elsewhere when they
  * park or yield, or when their quantum is over: fiber_stats.retired tells how many are
  * given up by now. Of several callers the last one's number holds.

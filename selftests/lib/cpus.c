@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* How many processors there are if nobody says: affinity, and the cgroup's quota. */
+#include <dirent.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -38,22 +39,154 @@ static unsigned int at_start(unsigned int processors)
 	return fiber_fini() ? 0 : n;
 }
 
+static cpu_set_t first_of(const cpu_set_t *set)
+{
+	unsigned int first = 0;
+	cpu_set_t one;
+
+	while (!CPU_ISSET(first, set))
+		first++;
+	CPU_ZERO(&one);
+	CPU_SET(first, &one);
+	return one;
+}
+
 TEST(one_for_each_cpu_of_the_affinity)
 {
-	unsigned int n = affine(), first = 0;
+	unsigned int n = affine();
 	cpu_set_t set;
 
 	/* Nobody knows what this machine's cgroup says, but no more than that. */
 	EXPECT_GE(n, at_start(0));
 	EXPECT_LE(1, at_start(0));
 	ASSERT_EQ(0, sched_getaffinity(0, sizeof(set), &set));
-	while (!CPU_ISSET(first, &set))
-		first++;
-	CPU_ZERO(&set);
-	CPU_SET(first, &set);
+	set = first_of(&set);
 	ASSERT_EQ(0, sched_setaffinity(0, sizeof(set), &set));
 	EXPECT_EQ(1, at_start(0));
 	EXPECT_EQ(3, at_start(3));
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- while it runs ---- */
+
+enum { WORKERS = 3, AHEAD = 4 };
+
+static atomic_int stop;
+static atomic_long turns;
+
+static void *works(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		atomic_fetch_add(&turns, 1);
+		fiber_yield();
+	}
+	return arg;
+}
+
+static void start_workers(fiber_t *f[WORKERS])
+{
+	atomic_store(&stop, 0);
+	for (int i = 0; i < WORKERS; i++)
+		f[i] = spawn(works, NULL);
+}
+
+static void end_workers(fiber_t *f[WORKERS])
+{
+	atomic_store(&stop, 1);
+	for (int i = 0; i < WORKERS; i++)
+		join(f[i]);
+}
+
+/* As taskset -a: all threads of the process. */
+static void move_all(const cpu_set_t *set)
+{
+	DIR *dir = opendir("/proc/self/task");
+	struct dirent *e;
+
+	check(dir != NULL);
+	while (dir && (e = readdir(dir)))
+		if (atoi(e->d_name) > 0)	/* it may have ended */
+			sched_setaffinity(atoi(e->d_name), sizeof(*set), set);
+	if (dir)
+		closedir(dir);
+}
+
+/* So many are in use by now, of `most`, and the workers get on. */
+static bool follows(unsigned int n, unsigned int most)
+{
+	long from;
+
+	if (!until(stats().processors == n && stats().retired == most - n))
+		return false;
+	from = turns;
+	return until(turns > from + 100);
+}
+
+/* How many there can be when it started with one. */
+static unsigned int ahead_of_one(void)
+{
+	long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return online < AHEAD ? (unsigned int)online : AHEAD;
+}
+
+TEST(follows_the_affinity)
+{
+	unsigned int all, most = ahead_of_one();
+	fiber_t *f[WORKERS];
+	cpu_set_t set, one;
+
+	ASSERT_EQ(0, sched_getaffinity(0, sizeof(set), &set));
+	all = at_start(0);
+	all = all < most ? all : most;
+	if (all < 2)
+		SKIP(return, "one CPU for this process");
+	one = first_of(&set);
+	move_all(&one);
+	ASSERT_EQ(0, start(0, 1 * MS));
+	start_workers(f);
+	EXPECT_TRUE(follows(1, most));
+	for (int i = 0; i < 2; i++) {
+		move_all(&set);
+		EXPECT_TRUE(follows(all, most));
+		move_all(&one);
+		EXPECT_TRUE(follows(1, most));
+	}
+	/* A number is a number, until it is taken back. */
+	EXPECT_EQ(0, fiber_set_processors(most));
+	block_ns(1500 * MS);
+	EXPECT_TRUE(follows(most, most));
+	EXPECT_EQ(0, fiber_set_processors(0));
+	EXPECT_TRUE(follows(1, most));
+	EXPECT_EQ(-EINVAL, fiber_set_processors(most + 1));
+	end_workers(f);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+static unsigned int with_most(unsigned int most)
+{
+	struct fiber_config cfg = {
+		.size = sizeof(cfg), .max_processors = most,
+	};
+	unsigned int n;
+
+	clean_environment();
+	if (fiber_init(&cfg))
+		return 0;
+	n = stats().processors;
+	check_eq(-EINVAL, fiber_set_processors(most + 1));
+	check_eq(0, fiber_set_processors(most));
+	return fini_soon() ? 0 : n;
+}
+
+TEST(no_more_than_the_program_says)
+{
+	unsigned int all = at_start(0);
+
+	EXPECT_EQ(1, with_most(1));
+	EXPECT_EQ(all < 3 ? all : 3, with_most(3));
+	EXPECT_EQ(0, with_most(1025));	/* refused */
 	EXPECT_EQ(0, failures);
 }
 
@@ -93,6 +226,26 @@ static const char *make_groups(void)
 	       "no cpu controller of cgroup v2" : NULL;
 }
 
+/* In the inner group, with a runtime that nobody said a number to. */
+static void follow_the_quota(struct __test_metadata *_metadata)
+{
+	unsigned int all = affine();
+	fiber_t *f[WORKERS];
+
+	put(OUTER "/cpu.max", "max 100000");
+	put(INNER "/cpu.max", "max 100000");
+	ASSERT_EQ(0, start(0, 1 * MS));
+	start_workers(f);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_TRUE(put(INNER "/cpu.max", "100000 100000"));
+		EXPECT_TRUE(until(stats().processors == 1));
+		EXPECT_TRUE(put(INNER "/cpu.max", "max 100000"));
+		EXPECT_TRUE(until(stats().processors == all));
+	}
+	end_workers(f);
+	EXPECT_EQ(0, fini_soon());
+}
+
 TEST(no_more_than_the_quota_pays_for)
 {
 	const char *why = make_groups();
@@ -114,6 +267,7 @@ TEST(no_more_than_the_quota_pays_for)
 	ASSERT_EQ(0, fiber_init(NULL));
 	EXPECT_EQ(5, stats().processors);
 	EXPECT_EQ(0, fiber_fini());
+	follow_the_quota(_metadata);
 	remove_groups();
 	EXPECT_EQ(0, failures);
 }

@@ -137,6 +137,25 @@ TEST(all_but_one_in_join)
 	EXPECT_EQ(0, failures);
 }
 
+/* Nobody said how many processors: their number is not asked for while all sleep. */
+TEST(no_wakeup_to_follow_the_cpus)
+{
+	fiber_scope_t s;
+	struct window w;
+
+	setenv("FIBER_DEADLOCK", "off", 1);
+	ASSERT_EQ(0, start(0, 0));
+	ASSERT_EQ(0, fiber_scope_open(&s, NULL));
+	for (int i = 0; i < FIBERS; i++)
+		ASSERT_EQ(0, fiber_scope_spawn(&s, sleeps, NULL));
+	w = best_look(5 * MS * allowance(), 1);
+	EXPECT_GE(1, w.switches);	/* who looks */
+	fiber_scope_cancel(&s, 0);
+	EXPECT_EQ(-ECANCELED, fiber_scope_close(&s));
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
 TEST(nothing_was_ever_spawned)
 {
 	ASSERT_EQ(0, start(2, 0));

@@ -57,6 +57,8 @@ int target_gather(const struct target *t, const uint64_t *addr, size_t n,
 /* Numbers of 8, 4 bytes in the struct at addr; 0 where nothing can be read. */
 uint64_t target_word(const struct target *t, uint64_t addr);
 uint32_t target_half(const struct target *t, uint64_t addr);
+/* How many are in use. */
+uint32_t target_processors(const struct target *t);
 /* Where a file would have the root; *first: where its first page would be. */
 struct Elf;
 uint64_t symbol_in_elf(struct Elf *elf, uint64_t *first);

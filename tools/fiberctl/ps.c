@@ -71,7 +71,7 @@ static bool ps_process(struct list *k, pid_t pid)
 		return false;
 	}
 	command_of(pid, command, sizeof(command));
-	nproc = target_half(&t, t.d.runtime + t.d.runtime_at.nproc);
+	nproc = target_processors(&t);
 	backend = target_backend(&t);
 	if (k->json) {
 		list_between(k);

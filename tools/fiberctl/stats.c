@@ -78,7 +78,7 @@ static int stats(pid_t pid, bool json)
 	if (target_open(&t, pid) || fibers_walk(&t, count_one, &alive))
 		return complain();
 	rt = t.d.runtime;
-	nproc = target_half(&t, rt + t.d.runtime_at.nproc);
+	nproc = target_processors(&t);
 	info = target_word(&t, rt + t.d.runtime_at.info);
 	stats_sum(&t, sum);
 	show((struct number[]){

@@ -302,6 +302,16 @@ static bool sane_times(const struct fiber_debug *d)
 	return true;
 }
 
+uint32_t target_processors(const struct target *t)
+{
+	uint64_t rt = t->d.runtime;
+	uint32_t nproc = target_half(t, rt + t->d.runtime_at.nproc);
+	uint32_t use = t->d.follow.use ?
+		       target_half(t, rt + t->d.follow.use) : nproc;
+
+	return use < nproc ? use : nproc;
+}
+
 /* The library's root is at t->root. */
 static int open_root(struct target *t)
 {

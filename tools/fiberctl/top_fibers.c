@@ -109,7 +109,7 @@ static void take_counters(struct fibers *d)
 		d->grew[i] = d->sum[SWITCHES] ? sum[i] - d->sum[i] : 0;
 		d->sum[i] = sum[i];
 	}
-	d->nproc = target_half(t, rt + t->d.runtime_at.nproc);
+	d->nproc = target_processors(t);
 	d->idle = target_half(t, info + t->d.info.idle);
 	d->carriers = target_half(t, info + t->d.info.carriers);
 	d->spares = target_half(t, info + t->d.info.spares);

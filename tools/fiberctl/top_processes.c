@@ -67,7 +67,7 @@ static bool look(struct line *l, pid_t pid)
 		return false;
 	seen = !fibers_walk(&t, count_one, l);
 	command_of(pid, l->command, sizeof(l->command));
-	l->nproc = target_half(&t, t.d.runtime + t.d.runtime_at.nproc);
+	l->nproc = target_processors(&t);
 	l->backend = target_backend(&t);
 	l->cpu_ns = cpu_of(pid);
 	target_close(&t);
