@@ -55,6 +55,7 @@ struct abuse {
 	void (*carrier)(unsigned int i);
 	uint32_t processors;
 	unsigned int sleepers;
+	bool same_memory;	/* plain threads were carriers once: fork copies it */
 };
 
 /* Between victim and crowds. */
@@ -108,8 +109,10 @@ static void *act(void *arg)
 {
 	unsigned int i = (uintptr_t)arg;
 
-	if (kind == CARRIERS && raw_attach())
+	if ((kind == CARRIERS || abuse->same_memory) && raw_attach())
 		_exit(20);
+	if (kind == PLAIN && abuse->same_memory && raw_detach())
+		_exit(26);
 	ADD(shared->ready[kind], 1);
 	for (;;) {
 		gate();
@@ -164,7 +167,7 @@ static void crowd(void)
 	uintptr_t i;
 
 	become_nobody();
-	if (kind == CARRIERS && raw_start(&o))
+	if ((kind == CARRIERS || abuse->same_memory) && raw_start(&o))
 		_exit(24);
 	for (i = 0; i < CROWD; i++)
 		small_thread(act, (void *)i);
@@ -569,7 +572,7 @@ static void fork_carrier(unsigned int i)
 
 TEST(forks_in_a_loop)
 {
-	static const struct abuse a = { "forks", fork_plain, fork_carrier, 4 };
+	static const struct abuse a = { "forks", fork_plain, fork_carrier, 4, .same_memory = true };
 
 	run(_metadata, &a);
 }
