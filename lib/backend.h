@@ -16,8 +16,13 @@
 #define FB_SLOTS	4
 
 struct fb_info {		/* written by the backend, read by all */
-	uint32_t avail;		/* processors wake() could hand out now */
-	uint32_t waiting;	/* carriers that wait to continue */
+	union {
+		struct {
+			uint32_t avail;	/* processors wake() could hand out now */
+			uint32_t waiting;	/* carriers that wait to continue */
+		};
+		uint64_t either;	/* of both, in one look */
+	};
 	uint32_t spares, idle, carriers, dead;
 	uint32_t turned;	/* of waiting: those that were preempted */
 	uint32_t reserved[9];
@@ -49,8 +54,15 @@ struct fb_ppage {		/* takeover, seq: written by the owner */
 struct fb_cpage {
 	uint32_t in_fiber;
 	uint32_t no_preempt;
-	uint32_t processor;	/* written by the backend: index or FB_NO_PROCESSOR */
-	uint32_t pending;	/* a preemption was put off; cleared by the carrier */
+	union {
+		struct {
+			uint32_t processor;	/* written by the backend: index */
+						/* or FB_NO_PROCESSOR */
+			uint32_t pending;	/* a preemption was put off; */
+						/* cleared by the carrier */
+		};
+		uint64_t calm;		/* both: see fb_calm */
+	};
 	uint32_t depth;
 	uint32_t blocking;	/* user backend: inside fiber_blocking_begin/end, or */
 #define FB_BLOCKING_IDLE 0x80000000u	/* idle: for carriers that come back alone */

@@ -137,8 +137,7 @@ struct fiber_coro *fb_coro_self(void)
 
 FB_INLINE void set_fpu(struct fb_fpu now, struct fb_fpu want)
 {
-	if (fb_unlikely((now.mxcsr ^ want.mxcsr) |
-			(uint32_t)(now.cw ^ want.cw)))
+	if (fb_unlikely((now.mxcsr ^ want.mxcsr) | (now.cw ^ want.cw)))
 		fb_fpu_write(want);
 }
 

@@ -37,6 +37,17 @@
 #define FB_WRITE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
 #define FB_ACQUIRE(x)	__atomic_load_n(&(x), __ATOMIC_ACQUIRE)
 #define FB_RELEASE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_RELEASE)
+/*
+ * FB_READ, and one more by its only writer, in one instruction: gcc makes two or three
+ * of an atomic access. Where a barrier stands on both sides, it cannot do otherwise.
+ */
+#ifdef FB_TSAN
+#define FB_GLANCE(x)	FB_READ(x)
+#define FB_COUNT(x)	FB_WRITE(x, FB_READ(x) + 1)
+#else
+#define FB_GLANCE(x)	(x)
+#define FB_COUNT(x)	((void)++(x))
+#endif
 /* What its one writer may write plainly meanwhile, and who looks at it so. */
 #define FB_SEE(x)	(*(const volatile __typeof__(x) *)&(x))
 #define FB_LOOKS	__attribute__((no_sanitize("address"), \
@@ -79,6 +90,9 @@ enum {
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
 	FB_F_LOCKED = 2048, FB_F_WAITS = 4096,
+	/* More is to be done when it stops, goes on. */
+	FB_F_STOPS = FB_F_CANARY | FB_F_TIMES,
+	FB_F_RESUMES = FB_F_FPU | FB_F_EH | FB_F_TIMES | FB_F_LOCKED | FB_F_WAITS,
 };
 
 /* Who waits for an object; see wait.h. */
@@ -208,9 +222,14 @@ struct fb_carrier {
 	struct fiber *cur;		/* NULL: the root runs */
 	struct fb_processor *proc;	/* ours since fb_enter or wait */
 	int *errno_loc;
-	uint32_t proc_index;		/* proc->index */
+	union {
+		struct {
+			uint32_t proc_index;	/* proc->index */
+			uint32_t not_pending;	/* constant: 0 */
+		};
+		uint64_t calm;		/* what page->calm is then: fb_calm */
+	};
 	uint32_t index;			/* backend's number, set by attach */
-	int tid;
 	bool searching;			/* holds the searcher's token */
 	bool kept;			/* went to sleep and was told of work */
 	struct fb_eh *eh;		/* constant; NULL: no C++ runtime */
@@ -225,6 +244,7 @@ struct fb_carrier {
 	uint32_t home;			/* atomic: .locked is to go on here */
 	void *cpus;			/* of the thread before it was pinned; or NULL */
 	uint64_t waits;			/* contention.c; of .locked with FB_F_WAITS */
+	int tid;
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -313,6 +333,17 @@ fb_enter(struct fb_carrier *c)
 		return fb_sched_moved(c, i);
 	fb_san_acquire(c->proc);
 	return c->proc;
+}
+
+/*
+ * in_fiber is 0: is the processor c->proc, as fb_enter would find, and no preemption
+ * put off? In one load of two words: so who sets pending to 0 looks first whether it
+ * is, or the load would wait until that store is out.
+ */
+static inline __attribute__((always_inline)) bool
+fb_calm(const struct fb_carrier *c, const struct fb_cpage *page)
+{
+	return fb_likely(FB_READ(page->calm) == c->calm);
 }
 
 static inline __attribute__((always_inline)) void fb_leave(struct fb_carrier *c)
@@ -436,13 +467,11 @@ fb_sched_publish(struct fb_processor *p)
 /*
  * Owner of p: the caller becomes the newest of the ring, by a switch. That there
  * is somebody ready is said after the push, never before: a thief that finds the
- * ring empty in between would take the word back (unannounce).
+ * ring empty in between would take the word back (unannounce). t: q.tail.
  */
 static inline __attribute__((always_inline)) struct fb_push
-fb_sched_push(struct fb_processor *p)
+fb_sched_push_at(struct fb_processor *p, uint32_t t)
 {
-	uint32_t t = p->q.tail;
-
 	return (struct fb_push){
 		.slot = fb_runq_slot(&p->q, t),
 		.tail = &p->q.tail,
@@ -452,18 +481,24 @@ fb_sched_push(struct fb_processor *p)
 	};
 }
 
+static inline __attribute__((always_inline)) struct fb_push
+fb_sched_push(struct fb_processor *p)
+{
+	return fb_sched_push_at(p, p->q.tail);
+}
+
 /* Owner of p, at each switch to a fiber with a quantum of its own. */
 static inline __attribute__((always_inline)) void
 fb_sched_turn(struct fb_processor *p)
 {
-	FB_WRITE(p->page->seq, p->page->seq + 1);
+	FB_COUNT(p->page->seq);
 }
 
 FB_INLINE uint32_t fb_fpu_changed(void)
 {
 	struct fb_fpu v = fb_fpu_read();
 
-	return (v.mxcsr ^ fb_rt.fpu.mxcsr) | (uint32_t)(v.cw ^ fb_rt.fpu.cw);
+	return (v.mxcsr ^ fb_rt.fpu.mxcsr) | (v.cw ^ fb_rt.fpu.cw);
 }
 
 /* Is anything of what fb_thread_out keeps other than a fiber begins with? */
@@ -495,21 +530,26 @@ fb_sched_suspend(struct fb_carrier *c, struct fiber *self)
 {
 	if (fb_unlikely(fb_thread_changed(c)))
 		fb_thread_out(c, self);
-	if (self && fb_unlikely(self->flags & (FB_F_CANARY | FB_F_TIMES)))
+	if (self && fb_unlikely(self->flags & FB_F_STOPS))
 		fb_sched_stopping(self);
 	if (self)
 		self->err = *c->errno_loc;
 }
 
-/* The last steps before a fiber's code goes on. */
+/* The last steps before a fiber's code goes on; _plain: without FB_F_RESUMES. */
+static inline __attribute__((always_inline)) void
+fb_sched_resume_plain(struct fb_carrier *c, struct fiber *self)
+{
+	*c->errno_loc = self->err;
+	fb_leave(c);
+}
+
 static inline __attribute__((always_inline)) void
 fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 {
-	if (fb_unlikely(self->flags & (FB_F_FPU | FB_F_EH | FB_F_TIMES |
-				       FB_F_LOCKED | FB_F_WAITS)))
+	if (fb_unlikely(self->flags & FB_F_RESUMES))
 		c = fb_thread_in(c, self);
-	*c->errno_loc = self->err;
-	fb_leave(c);
+	fb_sched_resume_plain(c, self);
 }
 
 /* ---- pin.c ---- */

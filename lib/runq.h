@@ -153,11 +153,17 @@ FB_INLINE struct fiber **fb_runq_slot(struct fb_runq *q, uint32_t i)
 	return &q->ring->slot[i & q->mask];
 }
 
+/* The entries below t are public. Owner only. */
+FB_INLINE void fb_runq_publish_to(struct fb_runq *q, uint32_t t)
+{
+	/* Pairs with the split load of steal_one(). */
+	__atomic_store_n(&q->split, t, __ATOMIC_RELEASE);
+}
+
 /* The entry pushed next, and all before, are public. Owner only. */
 FB_INLINE void fb_runq_publish(struct fb_runq *q)
 {
-	/* Pairs with the split load of steal_one(). */
-	__atomic_store_n(&q->split, q->tail + 1, __ATOMIC_RELEASE);
+	fb_runq_publish_to(q, q->tail + 1);
 }
 
 /* The same, but for the newest. Owner only. */

@@ -205,17 +205,17 @@ static inline __attribute__((always_inline)) struct fb_carrier *fb_current(void)
  */
 struct fb_fpu {
 	uint32_t mxcsr;
-	uint16_t cw;
+	uint32_t cw;			/* of 16 bits, the others are 0 */
 };
 #define FB_MXCSR_STATUS	0x3fu		/* sticky exceptions: not control */
 
 static inline __attribute__((always_inline)) struct fb_fpu fb_fpu_read(void)
 {
-	struct fb_fpu v;
+	uint32_t mxcsr;
+	uint16_t cw;
 
-	__asm__ volatile("stmxcsr %0\n\tfnstcw %1" : "=m"(v.mxcsr), "=m"(v.cw));
-	v.mxcsr &= ~FB_MXCSR_STATUS;
-	return v;
+	__asm__ volatile("stmxcsr %0\n\tfnstcw %1" : "=m"(mxcsr), "=m"(cw));
+	return (struct fb_fpu) { mxcsr & ~FB_MXCSR_STATUS, cw };
 }
 
 static inline void fb_fpu_write(struct fb_fpu v)
