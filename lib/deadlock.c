@@ -157,8 +157,9 @@ static void tell(uint64_t n)
 {
 	uint32_t threads = FB_READ(fb_rt.plain_waits);
 
-	fb_say("all fibers are parked: deadlock. %llu of them wait, and %u plain threads; nothing can wake them",
-	       (unsigned long long)n, threads);
+	fb_say("all fibers are parked: deadlock. %llu of them wait%s, and %u plain thread%s; nothing can wake them",
+	       (unsigned long long)n, n == 1 ? "s" : "", threads,
+	       threads == 1 ? "" : "s");
 	while (fb_dump(STDERR_FILENO) == -EBUSY)	/* by a signal */
 		sched_yield();
 	fb_seed_say();

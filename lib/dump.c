@@ -144,8 +144,8 @@ static int dump(int fd)
 	out.n = out.fibers = 0;
 	say("fiber: all fibers of process %d\n", (int)getpid());
 	r = fb_debug_walk(say_fiber, NULL);
-	say("fiber: %llu fibers; %s\n", (unsigned long long)out.fibers,
-	    fiber_backend());
+	say("fiber: %llu fiber%s; %s\n", (unsigned long long)out.fibers,
+	    out.fibers == 1 ? "" : "s", fiber_backend());
 	flush();
 	return r ? r : out.error;
 }

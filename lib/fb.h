@@ -274,6 +274,7 @@ struct fb_runtime {
 	uint64_t quantum_ns, grace_ns;
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t seeded;		/* 1: see seed.c; else 0 */
+	uint32_t checks;		/* FIBER_CHECK=1 */
 	uint32_t max_carriers, min_spares;
 	uint32_t xsave_size;
 	struct fb_fpu fpu;		/* every fiber begins with */
@@ -786,5 +787,10 @@ void fb_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The process is about to end: write what was recorded, as it stands. */
 void fb_last_words(void);
 _Noreturn void fb_die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- misuse.c ---- */
+/* The same, with the stack of the calling fiber or thread, which was wrong. */
+_Noreturn void fb_die_here(const char *fmt, ...)
+	__attribute__((format(printf, 1, 2), cold));
 
 #endif

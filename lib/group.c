@@ -366,6 +366,13 @@ void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
 
 /* ---- for the monitor ---- */
 
+void fb_group_stir_keeper(void)
+{
+	/* Pairs with the acquire in fb_os_sleep. */
+	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
+	fb_os_wake(&G->keep_word, 1);
+}
+
 /*
  * Take p from uc, which blocks, for those that wait and, if it is said so, for work.
  * False: it does not block, any more.

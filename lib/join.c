@@ -72,8 +72,8 @@ _Static_assert(FB_JOIN_GONE == (FB_JOIN_DETACHED | FB_JOIN_DONE), "end_into()");
 
 static _Noreturn void die_twice(const struct fiber *f)
 {
-	fb_die("fiber %llu \"%s\" is joined or detached a second time",
-	       (unsigned long long)f->id, f->name);
+	fb_die_here("fiber %llu \"%s\" is joined or detached a second time",
+		    (unsigned long long)f->id, f->name);
 }
 
 /* Ended, and the caller's to free. */

@@ -8,6 +8,8 @@
  */
 #include <execinfo.h>
 #include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +117,24 @@ static void say_stack(void)
 	for (; k < n; k++)
 		fb_say("    %s", fb_symbol((uintptr_t)frame[k] - 1));
 	fb_symbol_give();
+}
+
+/* As fiber code: where the caller was matters no more. */
+_Noreturn void fb_die_here(const char *fmt, ...)
+{
+	struct fb_carrier *c = fb_current();
+	char text[256];
+	va_list ap;
+
+	if (c)
+		fb_leave(c);
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	fb_say("%s", text);
+	say_stack();
+	fb_last_words();
+	abort();
 }
 
 static __attribute__((noinline, cold)) void tell(int r,

@@ -42,6 +42,7 @@
 struct fb_runtime fb_rt;
 
 static char backend_line[320];
+static uint32_t lines_said;		/* atomic */
 
 /* ---- words to the user ---- */
 
@@ -55,6 +56,7 @@ static void say(const char *fmt, va_list ap)
 	if (n > (int)sizeof(buf) - 2)
 		n = sizeof(buf) - 2;
 	buf[n++] = '\n';
+	__atomic_fetch_add(&lines_said, 1, __ATOMIC_RELAXED);
 	fb_os_write(STDERR_FILENO, buf, (size_t)n);
 	errno = err;			/* of snprintf */
 }
@@ -128,13 +130,14 @@ int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value)
 static int read_env(struct fiber_config *k)
 {
 	uint64_t n = k->processors, quantum = k->quantum_ns / 1000, grace = 0;
-	uint64_t check;
+	uint64_t check = 0;
 	int r;
 
 	/* Heeded where something is misused (misuse.c); told here, if wrong. */
 	r = fb_env_number("FIBER_CHECK", 0, 1, &check);
 	if (r < 0)
 		return r;
+	fb_rt.checks = (uint32_t)check;
 	r = fb_env_number("FIBER_PROCESSORS", 1, FB_MAX_PROCESSORS, &n);
 	if (r < 0)
 		return r;
@@ -299,12 +302,7 @@ static int choose_backend(void)
 		r = try_backend(&fb_kern);
 	if (r && want && !strcmp(want, "kernel"))
 		return say_no_kernel(r);
-	if (r) {
-		r = try_backend(&fb_user);
-		if (r)
-			fb_say("cannot start: %s", strerror(-r));
-	}
-	return r;
+	return r ? try_backend(&fb_user) : 0;
 }
 
 static void describe(void)
@@ -318,8 +316,9 @@ static void describe(void)
 		snprintf(seed, sizeof(seed), "; seed %llu",
 			 (unsigned long long)fb_seed_number());
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u%s processors, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
+		 "%s backend, %u%s processor%s, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
 		 fb_rt.backend->name, fb_rt.use, most,
+		 fb_rt.nproc == 1 ? "" : "s",
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
 		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
 		 f & FIBER_FEATURE_IO_URING ? ", of files by io_uring" : "",
@@ -419,7 +418,8 @@ static void take_down(void)
 	end_processors();
 }
 
-static int start(const struct fiber_config *cfg)
+/* Up to where there is something to take down. */
+static int begin(const struct fiber_config *cfg)
 {
 	int r;
 
@@ -427,10 +427,13 @@ static int start(const struct fiber_config *cfg)
 	r = configure(cfg);
 	if (!r)
 		r = make_processors();
-	if (!r)
-		r = choose_backend();
-	if (r)
-		return r;
+	return r ? r : choose_backend();
+}
+
+static int make_rest(void)
+{
+	int r;
+
 	fb_wait_init();
 	r = fb_poller_init();
 	if (!r)
@@ -448,15 +451,22 @@ static int start(const struct fiber_config *cfg)
 		r = fb_trace_start();
 	if (!r)
 		r = fb_contention_start();
-	if (!r)
-		r = fb_carrier_start();
-	if (r) {
-		fb_say("cannot start: %s", strerror(-r));
-		take_down();
-	} else {
+	return r ? r : fb_carrier_start();
+}
+
+/* What is wrong is said once: by who found it, if that is more than a word. */
+static int start(const struct fiber_config *cfg)
+{
+	uint32_t lines = FB_READ(lines_said);
+	int r = begin(cfg), r2 = r ? r : make_rest();
+
+	if (r2 && FB_READ(lines_said) == lines)
+		fb_say("cannot start: %s", strerror(-r2));
+	if (!r2)
 		describe();
-	}
-	return r;
+	else if (!r)
+		take_down();
+	return r2;
 }
 
 static void stop(void)
@@ -562,6 +572,7 @@ static void *run_main(void *arg)
 
 FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 {
+	const struct fiber_attr attr = { .size = sizeof(attr), .name = "main" };
 	struct main_call m = { main, arg, 0 };
 	fiber_t *f;
 	int r;
@@ -576,7 +587,7 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	if (r)
 		return r;
 	FB_WRITE(fb_ct.runner, &fb_thread_mark);
-	r = fiber_spawn(&f, run_main, &m);
+	r = fiber_spawn_attr(&f, &attr, run_main, &m);
 	if (!r)
 		r = fiber_join(f, NULL);
 	FB_WRITE(fb_ct.runner, NULL);

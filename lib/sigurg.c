@@ -18,7 +18,9 @@
  * wait; who wants it blocks in a futex, is retaken, and we get our turn.
  *
  * Else page->pending is set and the next runtime entry yields. A SIGURG that
- * the monitor did not send goes to the handler that was there before.
+ * the monitor did not send goes to the handler that was there before. If the program
+ * puts its own in our place nobody is preempted any more, which FIBER_CHECK=1 tells:
+ * the keeper does, as the monitor has no descriptors.
  */
 #include <errno.h>
 #include <signal.h>
@@ -94,9 +96,35 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 	errno = saved;
 }
 
+/* Is the handler not ours? Any thread. */
+static bool taken(void)
+{
+	struct sigaction now;
+	int saved = errno;
+	bool yes;
+
+	yes = !sigaction(SIGURG, NULL, &now) &&
+	      (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != on_sigurg);
+	errno = saved;
+	return yes;
+}
+
+static uint32_t told;			/* fb_rt.epoch then; atomic */
+
+void fb_sigurg_tell(void)
+{
+	if (fb_likely(!fb_rt.checks) || FB_READ(told) == fb_rt.epoch || !taken() ||
+	    __atomic_exchange_n(&told, fb_rt.epoch, __ATOMIC_RELAXED) ==
+	    fb_rt.epoch)
+		return;
+	fb_say("the program has taken SIGURG: fibers are not preempted any more (a handler set before the runtime starts is called for the program's own SIGURG)");
+}
+
 /* Monitor only. The thread may be gone or another one by now: harmless. */
 void fb_sigurg_send(struct fb_user_carrier *uc)
 {
+	if (fb_unlikely(fb_rt.checks) && FB_READ(told) != fb_rt.epoch && taken())
+		fb_group_stir_keeper();
 	/* Pairs with the exchange in on_sigurg. */
 	__atomic_store_n(&uc->kicked, 1, __ATOMIC_RELEASE);
 	syscall(SYS_tgkill, G->pid, fb_load(&uc->tid), SIGURG);
@@ -160,9 +188,7 @@ int fb_sigurg_setup(void)
 /* A handler the program installed after ours stays. */
 void fb_sigurg_close(void)
 {
-	struct sigaction now;
-
-	if (!sigaction(SIGURG, NULL, &now) && (now.sa_flags & SA_SIGINFO) &&
-	    now.sa_sigaction == on_sigurg)
+	fb_sigurg_tell();
+	if (!taken())
 		sigaction(SIGURG, &previous, NULL);
 }

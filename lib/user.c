@@ -245,6 +245,7 @@ static int user_keep(void)
 		if (n)
 			return n;
 		fb_os_sleep(&G->keep_word, word, 0);
+		fb_sigurg_tell();
 	}
 }
 

@@ -158,6 +158,8 @@ void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
 		      struct fb_group_todo *t);
 
 /* ---- group.c: the monitor only ---- */
+/* The keeper goes round once: it has something to say. */
+void fb_group_stir_keeper(void);
 bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
 		     uint32_t seq, bool work);
 void fb_group_heal(void);
@@ -173,5 +175,7 @@ void fb_sigurg_close(void);
 int fb_sigurg_attach(struct fb_user_carrier *uc);
 void fb_sigurg_detach(struct fb_user_carrier *uc);
 void fb_sigurg_send(struct fb_user_carrier *uc);
+/* Any thread with descriptors: with FIBER_CHECK=1, once, if SIGURG was taken. */
+void fb_sigurg_tell(void);
 
 #endif

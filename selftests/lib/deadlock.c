@@ -78,7 +78,7 @@ static int reported(int (*body)(void))
 
 	memset(said, 0, sizeof(said));
 	check(hear(fd, &n, WORDS));
-	check(hear(fd, &n, " fibers; "));
+	check(hear(fd, &n, " backend, "));
 	end(pid, &status);
 	while (hear(fd, &n, "\1"))
 		;
@@ -222,7 +222,7 @@ static void mutexes_that_cross(void)
 	check_said("\"a then b\": parked (mutex)");
 	check_said("\"b then a\": parked (mutex)");
 	check_said("parked (join)");
-	check_said("3 of them wait, and 1 plain threads");
+	check_said("3 of them wait, and 1 plain thread;");
 }
 
 static void abort_if_asked(void)
@@ -243,7 +243,7 @@ static void abort_if_asked(void)
 static void plain_threads_that_wait(void)
 {
 	reported(with_threads);
-	check_said("1 of them wait, and 2 plain threads");
+	check_said("1 of them waits, and 2 plain threads");
 }
 
 static void outside_threads_that_do_not_matter(void)
@@ -255,7 +255,7 @@ static void outside_threads_that_do_not_matter(void)
 static void fibers_that_keep_their_thread(void)
 {
 	reported(with_a_locked_fiber);
-	check_said("2 of them wait, and 1 plain threads");
+	check_said("2 of them wait, and 1 plain thread;");
 	check_said(", locked to thread ");
 }
 

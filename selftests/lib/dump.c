@@ -196,7 +196,7 @@ static int count(const char *s, const char *word)
 static int dumps_in(int fd)
 {
 	read_back(fd);
-	return count(text, " fibers; ");
+	return count(text, " backend, ");
 }
 
 enum { SIGNALS = 30 };

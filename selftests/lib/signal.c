@@ -454,7 +454,7 @@ static void *dumped(void *arg)
 	check_eq(SIGUSR1, next_of(ch).signo);
 	check_eq(2, dup2(out, 2));
 	check(pread(file, text, sizeof(text) - 1, 0) > 0);
-	check(strstr(text, " fibers; ") != NULL);
+	check(strstr(text, " backend, ") != NULL);
 	done_with(ch);
 	return arg;
 }

@@ -89,7 +89,8 @@ static void dump_head(struct list *k, bool whole)
 		       (int)core_pid(c), sig ? ", ended by " : "",
 		       signal_word(sig));
 		if (k->count || whole)
-			printf("%llu fibers\n\n", (unsigned long long)k->count);
+			printf("%llu fiber%s\n\n", (unsigned long long)k->count,
+			       k->count == 1 ? "" : "s");
 		else
 			printf("its fibers cannot be told\n");
 		return;

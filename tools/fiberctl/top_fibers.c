@@ -181,13 +181,14 @@ static void heads(struct top *v, char text[TOP_HEADS][TOP_WIDTH])
 	char columns[LIST_WIDTH];
 
 	snprintf(text[0], TOP_WIDTH,
-		 "%s (%d): %zu fibers, %zu running, %zu ready, %zu blocked, %zu parked, %zu new",
-		 d->command, (int)v->pid, v->rows, d->states[S_RUNNING],
+		 "%s (%d): %zu fiber%s, %zu running, %zu ready, %zu blocked, %zu parked, %zu new",
+		 d->command, (int)v->pid, v->rows, v->rows == 1 ? "" : "s",
+		 d->states[S_RUNNING],
 		 d->states[S_READY], d->states[S_BLOCKED],
 		 d->states[S_PARKED], d->states[S_NEW]);
 	snprintf(text[1], TOP_WIDTH,
-		 "%u processors, %u idle, %u threads, %u spare; sorted by %s%s",
-		 d->nproc, d->idle, d->carriers, d->spares,
+		 "%u processor%s, %u idle, %u threads, %u spare; sorted by %s%s",
+		 d->nproc, d->nproc == 1 ? "" : "s", d->idle, d->carriers, d->spares,
 		 top_sort_name(v->sort), v->reverse ? ", reversed" : "");
 	snprintf(text[2], TOP_WIDTH,
 		 "a second: %.0f switches, %.0f spawned, %.0f ended, %.0f steals, %.0f preemptions, %.0f handoffs",

@@ -162,8 +162,9 @@ static void heads(struct top *v, char text[TOP_HEADS][TOP_WIDTH])
 	struct processes *d = v->data;
 
 	snprintf(text[0], TOP_WIDTH,
-		 "%zu processes with fibers that may be read: %llu fibers",
-		 v->rows, (unsigned long long)d->fibers);
+		 "%zu process%s with fibers that may be read: %llu fiber%s",
+		 v->rows, v->rows == 1 ? "" : "es",
+		 (unsigned long long)d->fibers, d->fibers == 1 ? "" : "s");
 	snprintf(text[1], TOP_WIDTH, "sorted by %s%s", top_sort_name(v->sort),
 		 v->reverse ? ", reversed" : "");
 	text[2][0] = 0;
