@@ -6,7 +6,7 @@
 #   debug.sh debug|kcsan [PART...]
 #
 # PART: detectors  planted bugs of every kind, each must fail a run
-#       tests      all of selftests/module and selftests/lib
+#       tests      all of selftests/module, and selftests/lib on the module
 #       stress     module/stress on four processors
 #       fuzz       the fuzzer, with the corpus of selftests/fuzz
 #
@@ -125,14 +125,17 @@ detectors() {
 # --- the rest -----------------------------------------------------------------
 
 programs() {
-	find "$BUILD/selftests/module" "$BUILD/selftests/lib" -maxdepth 1 \
-		-type f -perm -100 ! -path '*/module/stress' | sort
+	local dir
+	for dir in module lib; do
+		find "$BUILD/selftests/$dir" -maxdepth 1 -type f -perm -100 \
+			! -path '*/module/stress' | sort
+	done
 }
 
 tests() {
 	local list
 	mapfile -t list < <(programs)
-	judged tests -t 9000 -T 1800 "$name" "${list[@]}"
+	judged tests -t 14000 -T 1800 -backends kernel "$name" "${list[@]}"
 }
 
 stress() {
