@@ -173,6 +173,26 @@ int fb_os_write_all(int fd, const char *text, size_t n)
 	return 0;
 }
 
+static long peek_file(void *to, uintptr_t from, size_t n)
+{
+	int fd = (int)fb_sys(SYS_open, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	long r;
+
+	if (fd < 0)
+		return fd;
+	r = fb_sys(SYS_pread64, fd, to, n, from);
+	fb_sys(SYS_close, fd);
+	return r;
+}
+
+long fb_os_peek(void *to, uintptr_t from, size_t n)
+{
+	struct iovec local = { to, n }, remote = { (void *)from, n };
+	long r = fb_sys(SYS_process_vm_readv, getpid(), &local, 1, &remote, 1, 0);
+
+	return r == -ENOSYS || r == -EPERM ? peek_file(to, from, n) : r;
+}
+
 int fb_os_open_stat(void)
 {
 	int fd = (int)fb_sys(SYS_open, "/proc/self/stat", O_RDONLY | O_CLOEXEC);

@@ -14,6 +14,12 @@ void fb_os_wake(uint32_t *word, int n);
 int fb_os_membarrier(int cmd);
 /* The letter of /proc/self/task/TID/stat; 0: no answer. In a signal handler too. */
 char fb_os_thread_state(int tid);
+/*
+ * Memory of ours that may be gone meanwhile: how many bytes, or -errno. By
+ * /proc/self/mem where process_vm_readv(2) is missing or forbidden. In a signal
+ * handler too.
+ */
+long fb_os_peek(void *to, uintptr_t from, size_t n);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
 /* A thread of ours, with all signals blocked: fn(NULL). 0 or -errno. */

@@ -5,7 +5,7 @@
  * Follows .eh_frame, as debuggers do, but in a signal handler too: it takes no lock
  * and no memory. _dl_find_object (glibc 2.35) finds the tables without the
  * loader's lock; without it there is the innermost frame only. The stack is read
- * by process_vm_readv from a window, since its fiber may run and end meanwhile, and
+ * by fb_os_peek into a window, since its fiber may run and end meanwhile, and
  * its memory be gone. What is found is then wrong, but bounded: each frame must
  * lie above the one before. Who looks at its own stack says so (u->own), and its
  * words are read where they are.
@@ -15,8 +15,6 @@
  */
 #include <dlfcn.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "symbol.h"
 
@@ -310,8 +308,8 @@ static bool execute(struct machine *m, const struct entry *e,
 /* Of the stack [low, high), the words at addr. */
 FB_LOOKS static bool peek(struct fb_unwind *u, uintptr_t addr, uint64_t *v)
 {
-	struct iovec local, remote;
-	ssize_t n;
+	size_t want;
+	long n;
 
 	if (addr < u->low || addr + 8 > u->high || addr + 8 < addr)
 		return false;
@@ -320,13 +318,10 @@ FB_LOOKS static bool peek(struct fb_unwind *u, uintptr_t addr, uint64_t *v)
 		return true;
 	}
 	if (addr < u->window_at || addr + 8 > u->window_at + u->window_n) {
-		remote.iov_base = (void *)addr;
-		remote.iov_len = u->high - addr < sizeof(u->window) ?
-				 u->high - addr : sizeof(u->window);
-		local.iov_base = u->window;
-		local.iov_len = remote.iov_len;
+		want = u->high - addr < sizeof(u->window) ?
+		       u->high - addr : sizeof(u->window);
 		u->window_n = 0;
-		n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+		n = fb_os_peek(u->window, addr, want);
 		if (n < 8)
 			return false;
 		u->window_at = addr;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "common.h"
+#include "forbid.h"
 
 static fiber_event_t gate = FIBER_EVENT_INIT;
 static fiber_mutex_t mutex = FIBER_MUTEX_INIT;
@@ -124,7 +125,7 @@ static void *hold(void *arg)
 	return NULL;
 }
 
-TEST(names_states_stacks)
+static void all_is_told(struct __test_metadata *_metadata)
 {
 	fiber_t *a, *b, *d;
 	struct fiber_attr attr = { .size = sizeof(attr), .name = "dumps" };
@@ -142,6 +143,8 @@ TEST(names_states_stacks)
 	EXPECT_TRUE(in_order(part(text, "in two"), ", stack ", " of "));
 	EXPECT_TRUE(in_order(part(text, "locks"), "(mutex)", "    locks+"));
 	EXPECT_TRUE(in_order(text, "fiber: 3 fibers; ", "backend"));
+	if (!__test_passed(_metadata))
+		TH_LOG("the dump:\n%s", text);
 	ASSERT_EQ(0, fiber_spawn_attr(&d, &attr, dumps, NULL));
 	join(d);
 	EXPECT_EQ(-EBADF, fiber_dump(-1));
@@ -150,6 +153,18 @@ TEST(names_states_stacks)
 	join(b);
 	EXPECT_EQ(0, fiber_fini());
 	EXPECT_EQ(0, failures);
+}
+
+TEST(names_states_stacks)
+{
+	all_is_told(_metadata);
+}
+
+/* Some kernels lack it, some containers forbid it. */
+TEST(without_process_vm_readv)
+{
+	ASSERT_TRUE(forbid(SYS_process_vm_readv, SECCOMP_RET_ERRNO | ENOSYS));
+	all_is_told(_metadata);
 }
 
 /* ---- by a signal, while all runs ---- */

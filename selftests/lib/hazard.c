@@ -4,14 +4,13 @@
  * threads, close or reuse its descriptor, use registers that few know of
  */
 #include <grp.h>
-#include <linux/seccomp.h>
-#include <linux/filter.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "common.h"
+#include "forbid.h"
 
 static int exit_code(pid_t pid)
 {
@@ -421,21 +420,6 @@ TEST(child_of_a_fork_sends_to_a_waiting_fiber)
 
 /* ---- a filter that forbids to open files ---- */
 
-static bool forbid_open(void)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = { sizeof(code) / sizeof(code[0]), code };
-
-	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-			SECCOMP_FILTER_FLAG_TSYNC, &prog);
-}
-
 /* Long enough for the deadlock report to look; it opens nothing by then. */
 TEST(program_forbids_open)
 {
@@ -453,7 +437,7 @@ TEST(program_forbids_open)
 		if (start(1, 0) || fiber_chan_create(&line, sizeof(int), 0))
 			_exit(92);
 		spawn(receives, NULL);
-		if (!forbid_open())
+		if (!forbid(SYS_openat, SECCOMP_RET_KILL_PROCESS))
 			_exit(90);
 		sleep(3);
 		_exit(7);

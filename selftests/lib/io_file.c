@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Files and children: what the table of io_twins.c does not show. */
 #include "common.h"
+#include "forbid.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -585,24 +584,10 @@ TEST_F(file, says_which_way)
 #endif
 }
 
-static bool forbid_rings(void)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = { sizeof(code) / sizeof(code[0]), code };
-
-	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-	       !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog);
-}
-
 TEST(a_forbidden_ring_is_done_without)
 {
 	setenv("FIBER_IO", "uring", 1);
-	ASSERT_TRUE(forbid_rings());
+	ASSERT_TRUE(forbid(SYS_io_uring_setup, SECCOMP_RET_ERRNO | EPERM));
 	ASSERT_EQ(0, with_runtime(2, 0, shows, NULL));
 	ASSERT_EQ(0, with_runtime(2, 0, files, NULL));
 	EXPECT_EQ(0, failures);
