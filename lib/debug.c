@@ -239,13 +239,6 @@ FB_LOOKS static unsigned int state_on(const struct fb_carrier *c)
 
 /* ---- one fiber ---- */
 
-static uint64_t parked_for(unsigned int since, uint64_t now)
-{
-	uint64_t ticks = (now - fb_rt.started) >> FB_CLOCK_SHIFT;
-
-	return ((ticks - since) & (UINT32_MAX >> 2)) << FB_CLOCK_SHIFT;
-}
-
 static const char *state_name(unsigned int state)
 {
 	static const char *const name[] = {
@@ -310,7 +303,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	i->entry = FB_SEE(f->fn);
 	i->why = why ? fb_why_name(why) : "";
 	i->state = why ? FIBER_PARKED : c ? state_on(c) : FIBER_READY;
-	i->for_ns = why ? parked_for(FB_SEE(f->w.kind) >> 2, now) : 0;
+	i->for_ns = why ? fb_clock_since(FB_SEE(f->w.kind) >> 2, now) : 0;
 	i->tid = c && !why ? c->tid : 0;
 	i->locked_tid = see_lock(f);
 	i->sp = i->bp = i->ip = NULL;

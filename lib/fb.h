@@ -431,6 +431,14 @@ void fb_sched_look(struct fb_processor *p);
  */
 #define FB_CLOCK_SHIFT	22
 void fb_sched_clock(struct fb_processor *p);
+/* ns since a fiber noted so many units, without the 2 bits below; 0: after now. */
+static inline uint64_t fb_clock_since(uint32_t units, uint64_t now)
+{
+	const uint32_t all = UINT32_MAX >> 2;
+	uint64_t n = (((now - fb_rt.started) >> FB_CLOCK_SHIFT) - units) & all;
+
+	return n > all - 1000 ? 0 : n << FB_CLOCK_SHIFT;
+}
 /* Owner of p: c->cur stops, and the root goes on. */
 void fb_sched_rest(struct fb_carrier *c, struct fb_processor *p);
 /* Any thread; a hint: nobody waits in p's rings. */

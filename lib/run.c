@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "blocked.h"
+#include "cold.h"
 #include "contention.h"
 #include "poller.h"
 #include "ring.h"
@@ -234,7 +235,7 @@ static int configure(const struct fiber_config *cfg)
 	fb_rt.quantum_ns = k.quantum_ns ? k.quantum_ns : DEFAULT_QUANTUM;
 	fb_rt.grace_ns = k.grace_ns == FIBER_GRACE_NONE ? 0 :
 			 k.grace_ns ? k.grace_ns : DEFAULT_GRACE;
-	return 0;
+	return fb_cold_config(k.cold_ns);
 }
 
 /* ---- the backend ---- */
@@ -316,7 +317,7 @@ static void describe(void)
 		snprintf(seed, sizeof(seed), "; seed %llu",
 			 (unsigned long long)fb_seed_number());
 	snprintf(backend_line, sizeof(backend_line),
-		 "%s backend, %u%s processor%s, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s",
+		 "%s backend, %u%s processor%s, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s%s",
 		 fb_rt.backend->name, fb_rt.use, most,
 		 fb_rt.nproc == 1 ? "" : "s",
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
@@ -327,7 +328,8 @@ static void describe(void)
 		 f & FIBER_FEATURE_HANDOFF ? "" : "; no handoff",
 		 f & FIBER_FEATURE_NO_SIGNAL ? "" : "; uses SIGURG",
 		 f & FIBER_FEATURE_PREEMPT ? "" : "; no preemption",
-		 fb_rt.text_note[0] ? ": " : "", fb_rt.text_note, seed);
+		 fb_rt.text_note[0] ? ": " : "", fb_rt.text_note,
+		 f & FIBER_FEATURE_COLD ? "; pages out cold stacks" : "", seed);
 }
 
 /* ---- start and stop ---- */
@@ -462,10 +464,12 @@ static int start(const struct fiber_config *cfg)
 
 	if (r2 && FB_READ(lines_said) == lines)
 		fb_say("cannot start: %s", strerror(-r2));
-	if (!r2)
+	if (!r2) {
+		fb_cold_start();
 		describe();
-	else if (!r)
+	} else if (!r) {
 		take_down();
+	}
 	return r2;
 }
 
@@ -475,6 +479,7 @@ static void stop(void)
 	fb_blocked_stop();
 	fb_ring_stop();
 	fb_carrier_stop();
+	fb_cold_stop();
 	take_down();
 	fb_rt.features = 0;
 	/* Pairs with the exchange of the next fiber_init. */

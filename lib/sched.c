@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cold.h"
 #include "contention.h"
 #include "pass.h"
 #include "poller.h"
@@ -88,6 +89,8 @@ __attribute__((noinline)) void fb_sched_clock(struct fb_processor *p)
 	now = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 	if (now > fb_rt.started)
 		p->clock = (uint32_t)((now - fb_rt.started) >> FB_CLOCK_SHIFT) << 2;
+	if (fb_unlikely(FB_READ(fb_cold.asleep)))
+		fb_cold_wake();
 }
 
 __attribute__((noinline)) void fb_sched_rest(struct fb_carrier *c,

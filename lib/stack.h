@@ -33,6 +33,7 @@ struct fb_slab {
 	size_t at;			/* constant: a descriptor in its block, less its colour */
 	uint32_t colours;		/* constant */
 	size_t used;			/* atomic: bytes that may hold blocks; grows */
+	uint32_t *out;			/* cold.c */
 };
 
 struct fb_klass {

@@ -44,7 +44,8 @@ int *fiber_errno_location(void);
 
 /*
  * struct fiber_config - how to start the runtime; zero means the default
- * FIBER_PROCESSORS, _QUANTUM_US, _GRACE_US and _SEED in the environment win.
+ * FIBER_PROCESSORS, _QUANTUM_US, _GRACE_US, _COLD_MS and _SEED in the environment
+ * win.
  * @size:        sizeof(struct fiber_config), for compatibility
  * @processors:  how many fibers may run at once, up to 1024; default: the CPUs
  *               this process may use, by its affinity and, rounded up, by
@@ -64,6 +65,11 @@ int *fiber_errno_location(void);
  * @max_processors: how many there can be later, up to 1024. Each beyond those in use
  *               costs a thread. Default: if the number was given, that; else the
  *               machine's CPUs, but no more than 4 times those at the start
+ * @cold_ns:     not 0: the stacks of fibers that have been parked for so long go to
+ *               swap, but for what a wake-up touches first, and come back by page
+ *               faults: 10 ms at least, 30 days at most. FIBER_FEATURE_COLD says
+ *               whether it holds. Not those of small stacks, nor the program's own
+ *               memory
  */
 struct fiber_config {
 	size_t size;
@@ -74,6 +80,7 @@ struct fiber_config {
 	uint64_t grace_ns;
 	uint64_t seed;
 	unsigned int max_processors;
+	uint64_t cold_ns;
 };
 #define FIBER_GRACE_NONE	UINT64_MAX
 
@@ -124,6 +131,7 @@ int fiber_fini(void);
 #define FIBER_FEATURE_IO_URING	  (1ULL << 8)	/* calls on files by io_uring (else: blocking calls) */
 #define FIBER_FEATURE_CANCEL_BLOCKED (1ULL << 16) /* cancelled: blocking calls fail with EINTR */
 #define FIBER_FEATURE_SEEDED	  (1ULL << 17)	/* fiber_config.seed: the run can be had again */
+#define FIBER_FEATURE_COLD	  (1ULL << 18)	/* fiber_config.cold_ns: stacks go to swap */
 uint64_t fiber_features(void);
 /* A printable line: backend, processors, what is weaker and why. Static. */
 const char *fiber_backend(void);

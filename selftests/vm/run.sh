@@ -114,6 +114,7 @@ make_image() {
 	[ "$VM_MODE" != multi ] || vm_have_kvm "$kernel" ||
 		vm_environment "$root" FIBER_VM_EMULATED=1
 	[ -z "$module" ] || vm_add_module "$root" "$module"
+	[ ! -d "$kernel/swap" ] || vm_add_swap "$root" "$kernel/swap"
 	for path in "${files[@]}"; do vm_add_path "$root" "$path"; done
 	for path in "${tools[@]}"; do vm_add_program "$root" "$path"; done
 	for program; do add_one "$root" "$program"; done

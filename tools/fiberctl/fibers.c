@@ -128,9 +128,12 @@ static uint64_t get(const unsigned char *raw, uint32_t at)
 
 static uint64_t parked_for(const struct target *t, uint32_t since)
 {
+	const uint64_t all = UINT32_MAX >> 2;
 	uint64_t ticks = (t->now - t->started) >> t->d.clock_shift;
 
-	return ((ticks - (since >> 2)) & (UINT32_MAX >> 2)) << t->d.clock_shift;
+	ticks = (ticks - (since >> 2)) & all;
+	/* It has parked since we looked at the clock. */
+	return ticks > all - 1000 ? 0 : ticks << t->d.clock_shift;
 }
 
 static void read_name(struct seen *s, const struct target *t,
