@@ -5,6 +5,8 @@
 # wait.pml, how the library's fibers wait for objects, wake.pml, how ready ones find a
 # processor, and steal.pml, how they are stolen from its queue. TAP.
 #
+# FIBER_LONG=1: also what takes more than a minute (LIMIT: seconds of one, 1200).
+#
 # The model must hold as it is, and each mutation of it must fail: a property
 # that no mutation breaks is no property.
 
@@ -72,6 +74,8 @@ model=handoff
 holds handoff -DNC=2 -DBLOCKS=1
 holds blocks-that-never-end -DNC=2 -DBLOCKS=1 -DFOREVER
 holds file-closed -DNC=2 -DBLOCKS=1 -DCLOSE
+holds two-processors -DNC=2 -DNP=2 -DBLOCKS=1 -DQUIET
+[ -z "${FIBER_LONG:-}" ] || holds three-carriers -DNC=3 -DBLOCKS=1 -DQUIET
 breaks no-recheck -DNC=2 -DBLOCKS=1 -DFOREVER -DNO_RECHECK
 breaks no-disarm -DNC=2 -DBLOCKS=1 -DNO_DISARM
 breaks flag-in-processor-page -DNC=2 -DNP=2 -DBLOCKS=1 -DPAGE_FLAG

@@ -15,7 +15,8 @@
  * owns a processor.
  *
  * With -DFOREVER a block need not end: whoever waits must get the processor all
- * the same. With -DCLOSE the file is closed at any moment.
+ * the same. With -DCLOSE the file is closed at any moment. With -DQUIET no signal
+ * comes, so that more carriers and processors can be searched.
  *
  * Mutations, each of which must fail (selftests/model.sh):
  *   -DNO_RECHECK   a carrier keeps its processor without looking again
@@ -603,7 +604,9 @@ init {
 		:: else -> break
 		od;
 		run publisher();
+#ifndef QUIET
 		run signals();
+#endif
 		run others();
 #ifdef CLOSE
 		run closer();
