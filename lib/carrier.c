@@ -25,6 +25,7 @@
 #define POLL_NS		200000
 #define BURST_NS	20000000
 #define BATCH_MAX	64
+#define FEW_CARRIERS	64		/* to look through for a hint */
 
 /* upcall.S */
 _Static_assert(offsetof(struct fb_carrier, page) == 0, "C_PAGE");
@@ -236,6 +237,21 @@ static void *keeper_main(void *arg)
 		}
 	}
 	return NULL;
+}
+
+bool fb_carrier_runs(uintptr_t f)
+{
+#ifndef FB_TSAN			/* c->cur is its carrier's alone */
+	struct fb_carrier *c;
+
+	if (FB_READ(fb_rt.ncarriers) > FEW_CARRIERS)
+		return true;
+	/* Pairs with the release of the keeper, who adds in front. */
+	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
+		if ((uintptr_t)FB_READ(c->cur) == f)
+			return true;
+#endif
+	return false;
 }
 
 int fb_carrier_keeper(void)

@@ -36,9 +36,9 @@
 #include "debug.h"
 #include "pass.h"
 #include "stack.h"
+#include "sync.h"
 #include "times.h"
 #include "trace.h"
-#include "wait.h"
 
 /* ---- the root of all for tools ---- */
 
@@ -285,6 +285,54 @@ FB_LOOKS static int see_lock(const struct fiber *f)
 	return child & FB_HOME ? fb_home(child)->tid : 0;
 }
 
+FB_LOOKS static void see_name(char name[16], const struct fiber *f)
+{
+	for (size_t k = 0; k < sizeof(f->name); k++)
+		name[k] = FB_SEE(f->name[k]);
+	name[sizeof(f->name) - 1] = 0;
+}
+
+/* An owner word: fb_self_id. It may say anything, if its object is gone. */
+FB_LOOKS static void see_owner(struct fiber_info *i, uint64_t owner)
+{
+	const struct fiber *f = (const struct fiber *)(owner & ~FB_ID_LOW);
+
+	if (owner & FB_ID_THREAD) {
+		i->owner = FIBER_OWNER_THREAD;
+	} else if (f && fb_stack_is_fiber(f)) {
+		i->owner = FB_SEE(f->id);
+		see_name(i->owner_name, f);
+	}
+}
+
+/* What a fiber that is parked waits for, and who has it. */
+FB_LOOKS static void see_object(struct fiber_info *i, const struct fiber *f,
+				unsigned int why)
+{
+	const char *lock = (const char *)FB_SEE(f->w.at), *object;
+	size_t word = 0;
+	uint64_t owner;
+
+	i->object = NULL;
+	i->owner = 0;
+	i->owner_name[0] = 0;
+	if (why == FB_WHY_MUTEX) {
+		object = lock - offsetof(struct fb_mutex, lock);
+		word = offsetof(struct fb_mutex, word);
+	} else if (why == FB_WHY_RWLOCK) {
+		object = lock - offsetof(struct fb_rwlock, lock);
+		word = offsetof(struct fb_rwlock, writer);
+	} else {
+		return;
+	}
+	if (fb_os_peek(&owner, (uintptr_t)object + word, sizeof(owner)) !=
+	    (long)sizeof(owner) ||
+	    (const char *)FB_SEE(f->w.at) != lock || FB_SEE(f->why) != why)
+		return;
+	i->object = object;
+	see_owner(i, why == FB_WHY_MUTEX ? owner & FB_MUTEX_OWNER : owner);
+}
+
 /* False: there is no live fiber here. */
 FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 			const struct seats *s, uint64_t now)
@@ -295,9 +343,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	i->id = FB_SEE(f->id);
 	if (!i->id || (FB_SEE(f->join) & FB_JOIN_DONE))
 		return false;
-	for (size_t k = 0; k < sizeof(i->name); k++)
-		i->name[k] = FB_SEE(f->name[k]);
-	i->name[sizeof(i->name) - 1] = 0;
+	see_name(i->name, f);
 	i->library = i->id >> 63;
 	i->stack_bytes = see_bytes(f);
 	i->entry = FB_SEE(f->fn);
@@ -306,6 +352,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	i->for_ns = why ? fb_clock_since(FB_SEE(f->w.kind) >> 2, now) : 0;
 	i->tid = c && !why ? c->tid : 0;
 	i->locked_tid = see_lock(f);
+	see_object(i, f, why);
 	i->sp = i->bp = i->ip = NULL;
 	i->stack_used = 0;
 	if (!i->tid)

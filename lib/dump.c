@@ -62,6 +62,18 @@ static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
 
 /* ---- one fiber ---- */
 
+static void say_owner(const struct fiber_info *i)
+{
+	if (i->object)
+		say(" at %p", i->object);
+	if (i->owner == FIBER_OWNER_THREAD)
+		say(", held by a plain thread");
+	else if (i->owner)
+		say(", held by fiber %llu%s%s%s", (unsigned long long)i->owner,
+		    i->owner_name[0] ? " \"" : "", i->owner_name,
+		    i->owner_name[0] ? "\"" : "");
+}
+
 /* Who called whom, the innermost first. Behind a call may be another function. */
 static int find_stack(const struct fiber_info *i)
 {
@@ -102,6 +114,7 @@ static void say_head(const struct fiber_info *i)
 		say(" (%s) for %llu.%03u s", i->why,
 		    (unsigned long long)(i->for_ns / (1000ull * MS)),
 		    (unsigned int)(i->for_ns / MS % 1000));
+	say_owner(i);
 	if (i->tid)
 		say(" on thread %d", i->tid);
 	if (i->locked_tid)

@@ -83,13 +83,13 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE, FB_JOIN_GONE };
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
  * are to be put back (thread.c); it is of the latency class (latency.c); times.c;
- * pin.c; contention.c
+ * pin.c; contention.c; held.c
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
-	FB_F_LOCKED = 2048, FB_F_WAITS = 4096,
+	FB_F_LOCKED = 2048, FB_F_WAITS = 4096, FB_F_CHECKS = 8192,
 	/* More is to be done when it stops, goes on. */
 	FB_F_STOPS = FB_F_CANARY | FB_F_TIMES,
 	FB_F_RESUMES = FB_F_FPU | FB_F_EH | FB_F_TIMES | FB_F_LOCKED | FB_F_WAITS,
@@ -100,7 +100,10 @@ enum { FB_FIBER, FB_THREAD, FB_TASK, FB_KIND = 3, FB_COUNTED = 4 };
 struct fb_node;
 struct fb_waiter {
 	uint64_t word;			/* atomic */
-	struct fb_node *by;		/* the node that ended the wait */
+	union {
+		struct fb_node *by;	/* the node that ended the wait */
+		fb_lock_t *at;		/* before, if only one can: sync.c */
+	};
 	uint32_t kind;			/* & FB_KIND: constant. Above that, of a fiber: */
 					/* its last park, fb_processor.clock; of a */
 					/* thread, FB_COUNTED in fb_rt.plain_waits */
@@ -190,9 +193,10 @@ struct fb_processor {
 	union {				/* every pass is a slow one: */
 		struct {
 			uint16_t tracing;	/* trace.c: switches are recorded */
-			uint16_t profiling;	/* contention.c */
+			uint8_t profiling;	/* contention.c */
+			uint8_t checking;	/* held.c */
 		};
-		uint32_t recording;	/* either */
+		uint32_t recording;	/* any of them */
 	};
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
 	uint32_t locked;		/* pin.c */
@@ -720,6 +724,8 @@ uint32_t fb_follow_most(uint32_t use);
 /* ---- carrier.c ---- */
 int fb_carrier_start(void);	/* keeper and first spares */
 void fb_carrier_stop(void);	/* no fiber is alive: end all threads */
+/* Is this fiber, its address, on a carrier now? A hint. Any thread. */
+bool fb_carrier_runs(uintptr_t f);
 int fb_carrier_keeper(void);	/* its tid; 0: it has not begun yet */
 
 /* ---- preempt.c ---- */

@@ -33,6 +33,7 @@
  */
 #include <string.h>
 
+#include "held.h"
 #include "pass.h"
 #include "scope.h"
 #include "trace.h"
@@ -91,6 +92,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	f = c->cur;
 	if (f->flags & FB_F_LOCAL)
 		fb_local_end();
+	if (f->flags & FB_F_CHECKS)
+		fb_held_end(f);
 	if (f->flags & FB_F_ENDS)
 		fb_scope_end(f, result);
 	c = fb_current();
@@ -254,6 +257,8 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	f->scoped = scoped;
 	if (attr)
 		set_attr(f, attr);
+	if (fb_rt.checks)
+		f->flags |= FB_F_CHECKS;
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
 	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
 	FB_PROBE(spawn, f->id, nobody, f->fn);
@@ -282,6 +287,10 @@ static __attribute__((noinline)) void spawn_look(struct fb_processor *p,
 						 struct fiber *f)
 {
 	fb_sched_look(p);
+	if (p->checking) {
+		f->flags |= FB_F_CHECKS;
+		fb_held_pass(fb_current());
+	}
 	if (p->tracing)
 		fb_trace_spawn(p, f);
 }
@@ -299,6 +308,10 @@ ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	FB_WRITE(p->id_next, f->id + p->id_step);
 	FB_PROBE(spawn, f->id, c->cur->id, f->fn);
 	f->err = 0;
+	if (p->checking) {
+		f->flags |= FB_F_CHECKS;
+		fb_held_pass(c);
+	}
 	fb_ctx_init(&f->ctx, stack_top(f, attr));
 	fb_sched_ready(p, f);
 	fb_leave(c);

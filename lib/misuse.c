@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "held.h"
 #include "symbol.h"
 #include "sync.h"
 #include "trace.h"
@@ -133,6 +134,20 @@ _Noreturn void fb_die_here(const char *fmt, ...)
 	va_end(ap);
 	fb_say("%s", text);
 	say_stack();
+	fb_last_words();
+	abort();
+}
+
+_Noreturn void fb_misuse_held(const struct fiber *f, const char *kind,
+			      const void *object, void *ip)
+{
+	fb_say("fiber %llu '%s' has ended with the %s %p locked",
+	       (unsigned long long)f->id, f->name, kind, object);
+	while (!fb_symbol_take())	/* a dump is being written */
+		sched_yield();
+	fb_say("  locked at %s", fb_symbol((uintptr_t)ip - 1));
+	fb_say("  started with %s", fb_symbol((uintptr_t)f->fn));
+	fb_symbol_give();
 	fb_last_words();
 	abort();
 }

@@ -10,6 +10,7 @@
  *   STARVING  the first in the queue has come too late too long: who unlocks
  *             hands the mutex over to it. Then not WOKEN
  *   RECURSED  depth is not 0: unlock must look
+ *   CHECKED   there is a note of its owner: unlock must look (held.c)
  *
  * Invariant: free and the queue not empty => WOKEN.
  *
@@ -44,20 +45,22 @@
  *
  * Who finds it taken spins if the owner runs on another processor.
  */
+#include "held.h"
 #include "sync.h"
 
 #define WAITERS		1ull
 #define WOKEN		2ull
 #define STARVING	4ull
 #define RECURSED	8ull
-#define FLAGS		15ull
-#define OWNER		(~FLAGS)
+#define CHECKED		16ull
+#define FLAGS		15ull		/* that stay when it is unlocked */
+#define OWNER		FB_MUTEX_OWNER
 
 #define STARVE_NS	1000000
 #define SPINS		40
-#define FEW_CARRIERS	64
 
 FB_FITS(fb_mutex, fiber_mutex_t);
+_Static_assert(OWNER == ~(FLAGS | CHECKED), "fb_mutex.word");
 _Static_assert(offsetof(struct fb_mutex, kind) ==
 	       offsetof(fiber_mutex_t, kind), "FIBER_MUTEX_INIT");
 
@@ -110,7 +113,7 @@ static struct fb_node *pass_on(struct fb_mutex *m, uint64_t w)
 
 	/* Owned, and locked: nobody else may change the word. */
 	if (!n) {
-		FB_WRITE(m->word, w & OWNER);
+		FB_WRITE(m->word, w & ~FLAGS);
 		return NULL;
 	}
 	if (w & STARVING) {
@@ -190,6 +193,8 @@ static __attribute__((noinline)) int unlock_slow(struct fb_mutex *m)
 	if (m->depth) {
 		fb_mutex_deepen(m, fb_mutex_flatten(m) - 1);
 	} else {
+		if (fb_unlikely(FB_READ(m->word) & CHECKED))
+			fb_held_drop(me.c->cur, m, false);
 		alone = fb_solo_enter(me.p);
 		n = fb_mutex_release(m, alone);
 		if (alone)
@@ -264,27 +269,11 @@ FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 
 /* ---- lock ---- */
 
-/* Is this fiber on a carrier now? A hint. */
-static bool runs(uint64_t owner)
-{
-#ifndef FB_TSAN			/* c->cur is its carrier's alone */
-	struct fb_carrier *c;
-
-	if (FB_READ(fb_rt.ncarriers) > FEW_CARRIERS)
-		return true;
-	/* Pairs with the release of the keeper, who adds in front. */
-	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
-		if ((uintptr_t)FB_READ(c->cur) == owner)
-			return true;
-#endif
-	return false;
-}
-
 static bool spin(struct fb_mutex *m, uint64_t self, uint64_t drop)
 {
 	uint64_t owner = FB_READ(m->word) & OWNER;
 
-	if (FB_READ(fb_rt.use) < 2 || (owner && !runs(owner)))
+	if (FB_READ(fb_rt.use) < 2 || (owner && !fb_carrier_runs(owner)))
 		return false;
 	for (int i = 0; i < SPINS; i++) {
 		if (!(FB_READ(m->word) & OWNER) &&
@@ -367,14 +356,23 @@ static int lock_entered(struct fb_caller *me, struct fb_mutex *m,
 	return deadline ? lock_wait(me, m, 0, deadline) : -EAGAIN;
 }
 
+/* With a note of it; without, if there is no room. */
+static void note(struct fiber *f, struct fb_mutex *m, void *ip)
+{
+	if (!m->depth && (!ip || fb_held_add(f, m, "mutex", ip)))
+		__atomic_fetch_or(&m->word, CHECKED, __ATOMIC_RELAXED);
+}
+
 static __attribute__((noinline)) int lock_slow(struct fb_mutex *m,
-					       uint64_t deadline)
+					       uint64_t deadline, void *ip)
 {
 	struct fb_caller me;
 	int r;
 
 	fb_caller_enter(&me);
 	r = lock_entered(&me, m, deadline);
+	if (!r && me.c && fb_unlikely(me.c->cur->flags & FB_F_CHECKS))
+		note(me.c->cur, m, ip);
 	fb_caller_leave(&me);
 	if (r == -EDEADLK)
 		fb_misuse(r, &(struct fb_misuse){
@@ -393,8 +391,8 @@ lock_fast(struct fb_carrier *c, struct fb_mutex *m, bool cancels)
 	if (fb_unlikely(!c || FB_READ(c->page->pending)))
 		return false;
 	f = c->cur;
-	if (fb_unlikely(cancels && (f->flags & FB_F_CANCELS) &&
-			FB_READ(f->cancel)))
+	if (fb_unlikely(f->flags & (FB_F_CHECKS | FB_F_CANCELS)) &&
+	    (f->flags & FB_F_CHECKS || (cancels && FB_READ(f->cancel))))
 		return false;
 	if (FB_READ(fb_rt.solo))
 		return change_solo(c, m, (uintptr_t)f, true);
@@ -409,7 +407,7 @@ FB_EXPORT int fiber_mutex_lock(fiber_mutex_t *mutex)
 
 	if (fb_likely(lock_fast(fb_current(), m, true)))
 		return 0;
-	return lock_slow(m, FB_NEVER);
+	return lock_slow(m, FB_NEVER, __builtin_return_address(0));
 }
 
 FB_EXPORT int fiber_mutex_lock_until(fiber_mutex_t *mutex, uint64_t deadline)
@@ -418,7 +416,8 @@ FB_EXPORT int fiber_mutex_lock_until(fiber_mutex_t *mutex, uint64_t deadline)
 
 	if (fb_likely(lock_fast(fb_current(), m, deadline)))
 		return 0;
-	return fb_sync_over(lock_slow(m, deadline), deadline);
+	return fb_sync_over(lock_slow(m, deadline, __builtin_return_address(0)),
+			    deadline);
 }
 
 FB_EXPORT int fiber_mutex_try_lock(fiber_mutex_t *mutex)
@@ -427,7 +426,7 @@ FB_EXPORT int fiber_mutex_try_lock(fiber_mutex_t *mutex)
 
 	if (fb_likely(lock_fast(fb_current(), m, false)))
 		return 0;
-	return lock_slow(m, 0);
+	return lock_slow(m, 0, __builtin_return_address(0));
 }
 
 /* ---- for cond.c ---- */
@@ -468,8 +467,11 @@ void fb_mutex_relock(struct fb_caller *me, struct fb_mutex *m, bool woken)
 		f->flags &= (uint16_t)~cancels;
 	if (!take(m, fb_self_id(me->c), drop, 0, false))
 		lock_wait(me, m, drop, FB_NEVER);
-	if (f)
-		f->flags |= cancels;
+	if (!f)
+		return;
+	f->flags |= cancels;
+	if (fb_unlikely(f->flags & FB_F_CHECKS))
+		note(f, m, NULL);	/* it has one, or never had */
 }
 
 /* ---- the rest ---- */

@@ -21,6 +21,7 @@
 #include "blocked.h"
 #include "cold.h"
 #include "contention.h"
+#include "held.h"
 #include "poller.h"
 #include "ring.h"
 #include "sync.h"
@@ -411,6 +412,7 @@ static void take_down(void)
 {
 	fb_trace_stop();
 	fb_contention_stop();
+	fb_held_stop();
 	fb_poller_stop();
 	fb_rt.backend->close();
 	fb_dump_stop();
@@ -453,6 +455,8 @@ static int make_rest(void)
 		r = fb_trace_start();
 	if (!r)
 		r = fb_contention_start();
+	if (!r)
+		r = fb_held_start();
 	return r ? r : fb_carrier_start();
 }
 

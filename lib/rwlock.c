@@ -20,14 +20,8 @@
  * were there, and those that one writer before it let in. What is handed over
  * is taken in the name of who is woken.
  */
+#include "held.h"
 #include "sync.h"
-
-struct fb_rwlock {
-	uint64_t writer;		/* lock; fb_self_id */
-	fb_lock_t lock;			/* of all */
-	uint32_t readers;
-	struct fb_waitq to_read, to_write;	/* node.value: fb_self_id */
-} FB_OVERLAY;
 
 FB_FITS(fb_rwlock, fiber_rwlock_t);
 
@@ -135,7 +129,7 @@ static int lock_entered(struct fb_caller *me, struct fb_rwlock *l, bool write,
 	return r;
 }
 
-static int lock(fiber_rwlock_t *rwlock, bool write, uint64_t deadline)
+static int lock(fiber_rwlock_t *rwlock, bool write, uint64_t deadline, void *ip)
 {
 	struct fb_rwlock *l = (struct fb_rwlock *)rwlock;
 	struct fb_caller me;
@@ -143,6 +137,8 @@ static int lock(fiber_rwlock_t *rwlock, bool write, uint64_t deadline)
 
 	fb_caller_enter(&me);
 	r = lock_entered(&me, l, write, deadline);
+	if (!r && me.c && fb_unlikely(me.c->cur->flags & FB_F_CHECKS))
+		fb_held_add(me.c->cur, l, "rwlock", ip);
 	fb_caller_leave(&me);
 	if (r == -EDEADLK)
 		fb_misuse(r, &(struct fb_misuse){
@@ -153,32 +149,34 @@ static int lock(fiber_rwlock_t *rwlock, bool write, uint64_t deadline)
 
 FB_EXPORT int fiber_rwlock_rdlock(fiber_rwlock_t *l)
 {
-	return lock(l, false, FB_NEVER);
+	return lock(l, false, FB_NEVER, __builtin_return_address(0));
 }
 
 FB_EXPORT int fiber_rwlock_rdlock_until(fiber_rwlock_t *l, uint64_t deadline)
 {
-	return fb_sync_over(lock(l, false, deadline), deadline);
+	return fb_sync_over(lock(l, false, deadline,
+				 __builtin_return_address(0)), deadline);
 }
 
 FB_EXPORT int fiber_rwlock_try_rdlock(fiber_rwlock_t *l)
 {
-	return lock(l, false, 0);
+	return lock(l, false, 0, __builtin_return_address(0));
 }
 
 FB_EXPORT int fiber_rwlock_wrlock(fiber_rwlock_t *l)
 {
-	return lock(l, true, FB_NEVER);
+	return lock(l, true, FB_NEVER, __builtin_return_address(0));
 }
 
 FB_EXPORT int fiber_rwlock_wrlock_until(fiber_rwlock_t *l, uint64_t deadline)
 {
-	return fb_sync_over(lock(l, true, deadline), deadline);
+	return fb_sync_over(lock(l, true, deadline,
+				 __builtin_return_address(0)), deadline);
 }
 
 FB_EXPORT int fiber_rwlock_try_wrlock(fiber_rwlock_t *l)
 {
-	return lock(l, true, 0);
+	return lock(l, true, 0, __builtin_return_address(0));
 }
 
 /* ---- unlock ---- */
@@ -201,6 +199,8 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 	else
 		r = -EPERM;
 	fb_obj_unlock(me.p, &l->lock);
+	if (fb_unlikely(fb_rt.checks) && !r)
+		fb_held_drop(me.c ? me.c->cur : NULL, l, !owner);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	if (r)

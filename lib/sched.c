@@ -20,6 +20,7 @@
 
 #include "cold.h"
 #include "contention.h"
+#include "held.h"
 #include "pass.h"
 #include "poller.h"
 #include "trace.h"
@@ -310,6 +311,8 @@ pick_recorded(struct fb_processor *p)
 {
 	struct fiber *f;
 
+	if (p->checking)
+		fb_held_pass(fb_current());
 	if (p->profiling)
 		fb_contention_parks(fb_current());
 	f = pick_slow(p);

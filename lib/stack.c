@@ -96,6 +96,24 @@ static size_t usable(unsigned int k)
 
 /* ---- slabs ---- */
 
+bool fb_stack_is_fiber(const struct fiber *f)
+{
+	struct fb_slab *s;
+	char *base, *end;
+	size_t i;
+
+	/* Pairs with the release in slab_map. */
+	for (s = FB_ACQUIRE(fb_st.slabs); s; s = s->next) {
+		base = (char *)(s + 1) - s->bytes;
+		end = base + FB_READ(s->used);
+		if ((char *)f < base || (char *)f >= end)
+			continue;
+		i = (size_t)((char *)f - base) / s->stride;
+		return fb_slab_fiber(s, base + i * s->stride) == f;
+	}
+	return false;
+}
+
 void *fb_stack_map(size_t bytes, int flags)
 {
 	int err = errno;

@@ -26,6 +26,7 @@ wait_sole(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
 	  struct fb_node *n, unsigned int why, bool first)
 {
 	n->w = &me->c->cur->w;
+	n->w->at = lock;
 	n->claim = 0;
 	push(q, n, first);
 	fb_park_sole(me->c, me->p, lock, why);
@@ -48,6 +49,7 @@ wait_at(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
 	k.unlock = unlock_object;
 	k.object = lock;
 	n->w = k.w;
+	n->w->at = lock;
 	n->claim = k.claim;
 	push(q, n, first);
 	state = fb_wait(me, &k, why);

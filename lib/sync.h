@@ -130,8 +130,18 @@ int fb_misuse(int r, const struct fb_misuse *what);
 int fb_sync_destroy(const char *call, const void *object, fb_lock_t *lock,
 		    const struct fb_waitq *q, bool (*busy)(const void *object));
 
+/* ---- rwlock.c ---- */
+
+struct fb_rwlock {
+	uint64_t writer;		/* lock; fb_self_id */
+	fb_lock_t lock;			/* of all */
+	uint32_t readers;
+	struct fb_waitq to_read, to_write;	/* node.value: fb_self_id */
+} FB_OVERLAY;
+
 /* ---- mutex.c, for cond.c ---- */
 
+#define FB_MUTEX_OWNER	(~31ull)	/* of the word */
 struct fb_mutex {
 	uint64_t word;			/* atomic */
 	uint32_t kind;			/* constant: FIBER_MUTEX_* */

@@ -114,6 +114,270 @@ TEST(second_join)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- what a fiber holds when it ends ---- */
+
+static fiber_mutex_t mutex = FIBER_MUTEX_INIT;
+static fiber_mutex_t recursive = FIBER_MUTEX_RECURSIVE_INIT;
+static fiber_rwlock_t rwlock = FIBER_RWLOCK_INIT;
+static fiber_cond_t cond = FIBER_COND_INIT;
+static atomic_int arrived;
+
+static void *forgets(void *arg)
+{
+	check_eq(0, ((int (*)(void))arg)());
+	return NULL;
+}
+
+__attribute__((noinline)) static int locks(void)
+{
+	int r = fiber_mutex_lock(&mutex);
+
+	__asm__ volatile("");	/* no tail call */
+	return r;
+}
+
+__attribute__((noinline)) static int tries(void)
+{
+	int r = fiber_mutex_try_lock(&mutex);
+
+	__asm__ volatile("");
+	return r;
+}
+
+/* Handed over, or taken after a wait. */
+__attribute__((noinline)) static int waits_and_locks(void)
+{
+	int r;
+
+	atomic_fetch_add(&arrived, 1);
+	r = fiber_mutex_lock_until(&mutex, now_ns() + 3600 * SEC);
+	__asm__ volatile("");
+	return r;
+}
+
+__attribute__((noinline)) static int once_too_often(void)
+{
+	int r = fiber_mutex_lock(&recursive);
+
+	check_eq(0, fiber_mutex_lock(&recursive));
+	check_eq(0, fiber_mutex_unlock(&recursive));
+	return r;
+}
+
+__attribute__((noinline)) static int reads(void)
+{
+	int r = fiber_rwlock_rdlock(&rwlock);
+
+	__asm__ volatile("");
+	return r;
+}
+
+__attribute__((noinline)) static int writes(void)
+{
+	int r = fiber_rwlock_wrlock(&rwlock);
+
+	__asm__ volatile("");
+	return r;
+}
+
+/* It has it again, and the note of where it locked it first. */
+__attribute__((noinline)) static int locks_and_waits(void)
+{
+	int r = fiber_mutex_lock(&mutex);
+
+	check_eq(-ETIMEDOUT, fiber_cond_wait_until(&cond, &mutex, 1));
+	return r;
+}
+
+static int (*forgotten)(void);
+
+static void *starts_named(void *arg)
+{
+	struct fiber_attr attr = { .size = sizeof(attr), .name = "forgetful" };
+	fiber_t *f;
+
+	if (forgotten == waits_and_locks)
+		check_eq(0, fiber_mutex_lock(&mutex));
+	check_eq(0, fiber_spawn_attr(&f, &attr, forgets, (void *)forgotten));
+	if (forgotten == waits_and_locks) {
+		while (!atomic_load(&arrived))
+			fiber_yield();
+		settle();
+		check_eq(0, fiber_mutex_unlock(&mutex));
+	}
+	join(f);
+	return arg;
+}
+
+static int forgets_it(void)
+{
+	return with_runtime(1, 0, starts_named, NULL);
+}
+
+TEST(fiber_ends_with_a_lock)
+{
+	static const struct {
+		int (*fn)(void);
+		const char *kind, *where;
+	} ends[] = {
+		{ locks, "mutex", "locked at locks+0x" },
+		{ tries, "mutex", "locked at tries+0x" },
+		{ waits_and_locks, "mutex", "locked at waits_and_locks+0x" },
+		{ once_too_often, "mutex", "locked at once_too_often+0x" },
+		{ locks_and_waits, "mutex", "locked at locks_and_waits+0x" },
+		{ reads, "rwlock", "locked at reads+0x" },
+		{ writes, "rwlock", "locked at writes+0x" },
+	};
+	char words[64];
+
+	for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+		forgotten = ends[i].fn;
+		EXPECT_TRUE(aborts(forgets_it));
+		snprintf(words, sizeof(words), "'forgetful' has ended with the %s 0x",
+			 ends[i].kind);
+		EXPECT_TRUE(is_said(words));
+		EXPECT_TRUE(is_said(ends[i].where));
+		EXPECT_TRUE(is_said("started with forgets"));
+	}
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- nothing wrong ---- */
+
+enum { CAREFUL = 6, TURNS = 200 };
+
+static int number, wanted;
+
+static void *signals(void *arg)
+{
+	check_eq(0, fiber_mutex_lock(&mutex));
+	wanted++;
+	check_eq(0, fiber_cond_broadcast(&cond));
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	return arg;
+}
+
+static void *gives_back(void *arg)
+{
+	check_eq(0, fiber_rwlock_unlock(&rwlock));
+	return arg;
+}
+
+static void one_turn(void)
+{
+	fiber_t *f;
+
+	check_eq(0, fiber_mutex_lock(&mutex));
+	number++;
+	f = spawn(signals, NULL);
+	while (!wanted)
+		check_eq(0, fiber_cond_wait(&cond, &mutex));
+	wanted--;
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	join(f);
+	while (fiber_mutex_try_lock(&recursive))
+		fiber_yield();
+	check_eq(0, fiber_mutex_lock(&recursive));
+	check_eq(0, fiber_mutex_unlock(&recursive));
+	check_eq(0, fiber_mutex_unlock(&recursive));
+	check_eq(0, fiber_rwlock_wrlock(&rwlock));
+	fiber_yield();
+	check_eq(0, fiber_rwlock_unlock(&rwlock));
+	check_eq(0, fiber_rwlock_rdlock(&rwlock));
+	join(spawn(gives_back, NULL));		/* allowed */
+}
+
+static void *is_careful(void *arg)
+{
+	fiber_no_preempt_begin();
+	number += 0;
+	fiber_no_preempt_end();
+	for (int i = 0; i < TURNS; i++)
+		one_turn();
+	return arg;
+}
+
+static int all_are_careful(void)
+{
+	fiber_t *f[CAREFUL];
+
+	for (unsigned int processors = 1; processors <= 2; processors++) {
+		check_eq(0, start(processors, 1 * MS));
+		for (int i = 0; i < CAREFUL; i++)
+			f[i] = spawn(is_careful, NULL);
+		for (int i = 0; i < CAREFUL; i++)
+			join(f[i]);
+		check_eq(0, fiber_mutex_destroy(&mutex));
+		check_eq(0, fiber_mutex_destroy(&recursive));
+		check_eq(0, fiber_rwlock_destroy(&rwlock));
+		check_eq(0, fini_soon());
+	}
+	check_eq(2 * CAREFUL * TURNS, number);
+	return failures;
+}
+
+TEST(nothing_is_told_of_the_careful)
+{
+	EXPECT_EQ(0, hear(all_are_careful));
+	EXPECT_STREQ("", said);
+}
+
+/* ---- inside fiber_no_preempt_begin ---- */
+
+static void parks(void)
+{
+	fiber_sleep(MS);
+}
+
+static void waits_in_queue(void)
+{
+	check_eq(0, fiber_mutex_lock(&mutex));
+	fiber_no_preempt_end();
+	spawn(forgets, (void *)locks);		/* it waits */
+	fiber_no_preempt_begin();
+	check_eq(0, fiber_cond_wait(&cond, &mutex));
+}
+
+static void spawns(void)
+{
+	spawn(returns, NULL);
+}
+
+static void (*inside)(void);
+
+static void *goes_wrong(void *arg)
+{
+	fiber_set_name(fiber_self(), "critical");
+	fiber_no_preempt_begin();
+	inside();
+	fiber_no_preempt_end();
+	return arg;
+}
+
+static int goes_wrong_inside(void)
+{
+	return with_runtime(1, 0, goes_wrong, NULL);
+}
+
+TEST(parks_inside_no_preempt)
+{
+	static const struct {
+		void (*fn)(void);
+		const char *where;
+	} wrongs[] = {
+		{ parks, "goes_wrong+0x" }, { fiber_yield, "goes_wrong+0x" },
+		{ waits_in_queue, "waits_in_queue+0x" }, { spawns, "spawns+0x" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(wrongs); i++) {
+		inside = wrongs[i].fn;
+		EXPECT_TRUE(aborts(goes_wrong_inside));
+		EXPECT_TRUE(is_said("'critical' parks, yields or spawns inside fiber_no_preempt_begin"));
+		EXPECT_TRUE(is_said(wrongs[i].where));
+	}
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- SIGURG ---- */
 
 static void on_urgent(int sig)

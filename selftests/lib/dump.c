@@ -142,6 +142,7 @@ static void all_is_told(struct __test_metadata *_metadata)
 	EXPECT_TRUE(in_order(part(text, "in two"), "waits_above+", "waits_in_two+"));
 	EXPECT_TRUE(in_order(part(text, "in two"), ", stack ", " of "));
 	EXPECT_TRUE(in_order(part(text, "locks"), "(mutex)", "    locks+"));
+	EXPECT_TRUE(in_order(part(text, "locks"), " at 0x", ", held by fiber "));
 	EXPECT_TRUE(in_order(text, "fiber: 3 fibers; ", "backend"));
 	if (!__test_passed(_metadata))
 		TH_LOG("the dump:\n%s", text);

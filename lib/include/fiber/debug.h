@@ -34,7 +34,12 @@ enum {
  *            BLOCKED; else NULL
  * @tid:      thread that a fiber runs on, or is blocked in; else 0
  * @locked_tid: thread that it is locked to (fiber_thread_lock); else 0
+ * @object:   the mutex or rwlock that it waits for; else NULL
+ * @owner:    the id of the fiber that has it (of a rwlock: for writing); 0: not
+ *            known, or it waits for neither; FIBER_OWNER_THREAD: a plain thread
+ * @owner_name: the owner's name
  */
+#define FIBER_OWNER_THREAD	UINT64_MAX
 struct fiber_info {
 	size_t size;
 	uint64_t id;
@@ -49,6 +54,9 @@ struct fiber_info {
 	void *sp, *bp, *ip;
 	int tid;
 	int locked_tid;
+	const void *object;
+	uint64_t owner;
+	char owner_name[16];
 };
 
 /*

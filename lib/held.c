@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
+/*
+ * held.c - with FIBER_CHECK=1: which locks a fiber holds, and what it must not do
+ *
+ * Told are: a fiber that ends with a mutex or rwlock locked, and where it locked it;
+ * and one that parks, yields or spawns between fiber_no_preempt_begin and _end.
+ *
+ * Nothing of it costs anything without FIBER_CHECK=1. With it:
+ *
+ *   every pass	is a slow one (p->checking): the calling fiber and its no_preempt
+ *		are looked at there
+ *   FB_F_CHECKS	in the flags of every fiber of the program: it locks by the slow
+ *		way, which makes a note, and ends by the slow way, which looks for notes
+ *   FB_CHECKED	in the word of a mutex that was noted: it is unlocked by the slow way,
+ *		which drops the note. Set and cleared by its owner, as an owner it has
+ *
+ * Notes lie in a table of lists, by the fiber, under a lock that is taken with
+ * in_fiber == 0. A full table notes nothing more, so what is told is always true. A
+ * read lock may be given back by another fiber, so it is looked for at all then.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "held.h"
+#include "stack.h"
+#include "sync.h"
+
+#define LISTS	1024
+#define NOTES	16384
+#define NONE	0			/* note[0] is none */
+
+struct note {
+	const struct fiber *f;
+	const void *object;
+	void *ip;			/* where it was locked */
+	const char *kind;
+	uint32_t next;
+};
+
+struct table {
+	uint32_t list[LISTS], free, used;
+	struct note note[NOTES];
+};
+
+static struct table *table;		/* constant while the runtime is on */
+static fb_lock_t table_lock;
+
+static uint32_t *list_of(const struct fiber *f)
+{
+	return &table->list[((uintptr_t)f >> 6) * 0x9e3779b97f4a7c15ull >> 54];
+}
+
+_Static_assert(LISTS == 1 << (64 - 54), "list_of");
+
+/* The table is locked. Drops f's (or anybody's) note of the object. */
+static bool drop_from(uint32_t *at, const struct fiber *f, const void *object)
+{
+	struct note *n;
+	uint32_t i;
+
+	for (; (i = *at) != NONE; at = &n->next) {
+		n = &table->note[i];
+		if (n->object != object || (f && n->f != f))
+			continue;
+		*at = n->next;
+		n->next = table->free;
+		table->free = i;
+		return true;
+	}
+	return false;
+}
+
+static uint32_t take_note(void)
+{
+	uint32_t i = table->free;
+
+	if (i != NONE)
+		table->free = table->note[i].next;
+	else if (table->used + 1 < NOTES)
+		i = ++table->used;
+	return i;
+}
+
+bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
+		 void *ip)
+{
+	uint32_t i, *list;
+
+	if (!table)
+		return false;
+	list = list_of(f);
+	fb_lock(&table_lock);
+	i = take_note();
+	if (i != NONE) {
+		table->note[i] = (struct note){ f, object, ip, kind, *list };
+		*list = i;
+	}
+	fb_unlock(&table_lock);
+	return i != NONE;
+}
+
+void fb_held_drop(const struct fiber *f, const void *object, bool anybody)
+{
+	bool done;
+
+	if (!table)
+		return;
+	fb_lock(&table_lock);
+	done = f && drop_from(list_of(f), f, object);
+	for (uint32_t i = 0; !done && anybody && i < LISTS; i++)
+		done = drop_from(&table->list[i], NULL, object);
+	fb_unlock(&table_lock);
+}
+
+/* ---- what is told ---- */
+
+void fb_held_end(struct fiber *f)
+{
+	struct fb_carrier *c = fb_current();
+	struct note n = { 0 };
+
+	if (!table)
+		return;
+	fb_enter(c);
+	fb_lock(&table_lock);
+	for (uint32_t i = *list_of(f); i != NONE && !n.f; i = table->note[i].next)
+		if (table->note[i].f == f)
+			n = table->note[i];
+	fb_unlock(&table_lock);
+	fb_leave(c);
+	if (n.f)
+		fb_misuse_held(f, n.kind, n.object, n.ip);
+}
+
+void fb_held_pass(struct fb_carrier *c)
+{
+	struct fiber *f = c->cur;
+
+	if (f && c->page->no_preempt > fb_rt.seeded)
+		fb_die_here("fiber %llu '%s' parks, yields or spawns inside fiber_no_preempt_begin",
+			    (unsigned long long)f->id, f->name);
+}
+
+/* ---- start and stop ---- */
+
+int fb_held_start(void)
+{
+	if (!fb_rt.checks)
+		return 0;
+	table = fb_stack_map(sizeof(*table), 0);
+	if (!table)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
+		fb_rt.proc[i].checking = 1;
+		fb_rt.proc[i].look_at = 0;
+	}
+	return 0;
+}
+
+/* No fiber is alive. */
+void fb_held_stop(void)
+{
+	if (table)
+		munmap(table, sizeof(*table));
+	table = NULL;
+}
