@@ -12,6 +12,19 @@
 
 enum { EXIT_FINE, EXIT_FAILED, EXIT_USAGE };
 
+/* ---- say.c ---- */
+/* What the last failed call was about: a sentence, without a full stop. */
+const char *target_error(void);
+int target_fail(int r, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* What another process says may go to a terminal: no control characters. */
+void printable(char *s);
+
+/* ---- symbol.c ---- */
+/* Where a file would have the root; *first: where its first page would be. */
+struct Elf;
+uint64_t symbol_in_elf(struct Elf *elf, uint64_t *first);
+
 /* ---- target.c: another process, or a core file ---- */
 
 #define TARGET_BATCH	512
@@ -43,12 +56,6 @@ void target_close(struct target *t);
 const char *target_backend(const struct target *t);
 /* The name of a process; "": it has none, or is gone. */
 void command_of(pid_t pid, char *text, size_t size);
-/* What the last failed call was about: a sentence, without a full stop. */
-const char *target_error(void);
-int target_fail(int r, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-/* What another process says may go to a terminal: no control characters. */
-void printable(char *s);
 /* Read n bytes at addr. 0, -EFAULT (not mapped), -ESRCH, -EPERM. */
 int target_read(const struct target *t, uint64_t addr, void *to, size_t n);
 /* size bytes at each of n addresses, up to TARGET_BATCH; 0 for what is not there. */
@@ -59,9 +66,6 @@ uint64_t target_word(const struct target *t, uint64_t addr);
 uint32_t target_half(const struct target *t, uint64_t addr);
 /* How many are in use. */
 uint32_t target_processors(const struct target *t);
-/* Where a file would have the root; *first: where its first page would be. */
-struct Elf;
-uint64_t symbol_in_elf(struct Elf *elf, uint64_t *first);
 
 /* ---- fibers.c: its fibers ---- */
 

@@ -2,10 +2,8 @@
 /* target.c - find libfiber in another process, or a core file; read its memory */
 #include <errno.h>
 #include <fcntl.h>
-#include <gelf.h>
 #include <libelf.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,38 +12,6 @@
 #include <unistd.h>
 
 #include "fiberctl.h"
-
-#define SYMBOL	"fiber_debug_v1"
-
-static char said[512];
-
-const char *target_error(void)
-{
-	return said;
-}
-
-int target_fail(int r, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(said, sizeof(said), fmt, ap);
-	va_end(ap);
-	return r;
-}
-
-/* C2 80 to C2 9F are control characters as well, in UTF-8. */
-void printable(char *s)
-{
-	for (; *s; s++) {
-		unsigned char c = (unsigned char)*s, next = (unsigned char)s[1];
-
-		if (c == 0xc2 && next && next < 0xa0)
-			s[1] = *s = '?';
-		else if (c < ' ' || c == 127)
-			*s = '?';
-	}
-}
 
 /* ---- memory ---- */
 
@@ -119,47 +85,6 @@ uint32_t target_half(const struct target *t, uint64_t addr)
 }
 
 /* ---- the symbol ---- */
-
-static uint64_t in_table(Elf *elf, Elf_Scn *scn, const GElf_Shdr *sh)
-{
-	Elf_Data *data = elf_getdata(scn, NULL);
-	GElf_Sym sym;
-
-	if (!data || !sh->sh_entsize)
-		return 0;
-	for (size_t i = 0; i < sh->sh_size / sh->sh_entsize; i++) {
-		const char *name;
-
-		if (!gelf_getsym(data, (int)i, &sym) || !sym.st_value ||
-		    GELF_ST_TYPE(sym.st_info) != STT_OBJECT)
-			continue;
-		name = elf_strptr(elf, sh->sh_link, sym.st_name);
-		if (name && !strcmp(name, SYMBOL))
-			return sym.st_value;
-	}
-	return 0;
-}
-
-uint64_t symbol_in_elf(Elf *elf, uint64_t *first)
-{
-	Elf_Scn *scn = NULL;
-	GElf_Shdr sh;
-	GElf_Phdr ph;
-	uint64_t at = 0;
-	size_t n = 0;
-
-	while (!at && (scn = elf_nextscn(elf, scn)))
-		if (gelf_getshdr(scn, &sh) && (sh.sh_type == SHT_DYNSYM ||
-					       sh.sh_type == SHT_SYMTAB))
-			at = in_table(elf, scn, &sh);
-	elf_getphdrnum(elf, &n);
-	for (size_t i = 0; i < n; i++)
-		if (gelf_getphdr(elf, (int)i, &ph) && ph.p_type == PT_LOAD) {
-			*first = ph.p_vaddr - ph.p_offset;
-			return at;
-		}
-	return 0;
-}
 
 static uint64_t in_file(pid_t pid, const char *path, uint64_t *first)
 {
