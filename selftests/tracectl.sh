@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# fiberctl trace of selftests/tools/busy.c, of samples/httpd under load, of a process
+# fiberctl trace of selftests/tools/{busy,hog}.c, of samples/httpd under load, of a process
 # that parks; what it leaves behind, and what it says when it cannot. TAP.
 
 # shellcheck disable=SC2317,SC2016 # called by name; a program in python
@@ -192,7 +192,7 @@ if [ ! -x "$CTL" ] || ! command -v python3 >/dev/null; then
 	echo '1..0 # SKIP fiberctl was not built (libdw-dev), or no python3'
 	exit 0
 fi
-for program in busy parked; do
+for program in busy hog parked; do
 	gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/$program" \
 		"$HERE/tools/$program.c" -L"$BUILD/lib" \
 		-Wl,-rpath,"$BUILD/lib" -lfiber -lpthread
@@ -218,6 +218,10 @@ case_ 'one that has ended' refused 1 "^fiberctl: there is no process $pid$"
 
 start busy FIBER_PROCESSORS=1 FIBER_TRACE="$out/own.json"
 case_ 'one that has FIBER_TRACE' traced "$pid" '"sends" in slices'
+stop
+start hog FIBER_PROCESSORS=2
+case_ 'one that never parks' traced "$pid" 'slices == {"hogs"}' \
+	'[e["dur"] > 250000 for e in events if e["ph"] == "X"] == [True]'
 stop
 start parked
 case_ 'one that does nothing' until_ does_nothing

@@ -92,7 +92,20 @@ struct seen {
 /* fn for each live fiber; not 0: ends the walk, and is returned. */
 int fibers_walk(struct target *t, int (*fn)(const struct seen *s, void *arg),
 		void *arg);
+/* The same for those that carriers stand in; nothing is known of their stacks. */
+int fibers_on_carriers(struct target *t,
+		       int (*fn)(const struct seen *s, void *arg), void *arg);
 const char *state_name(enum state s);
+
+/* ---- runners.c ---- */
+struct runner {				/* on one processor */
+	uint64_t pass;
+	struct seen s;			/* id 0: nobody that is seen */
+};
+/* Who runs on each of so many processors. 0, or a negative errno value. */
+int runners_note(struct target *t, struct runner *r, uint32_t nproc);
+/* The same one, and no other in between. */
+bool runner_stayed(const struct runner *before, const struct runner *after);
 
 /* ---- core.c: a core file; owned by the target ---- */
 struct core *core_open(const char *path, const char *program);

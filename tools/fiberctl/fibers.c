@@ -313,16 +313,28 @@ static int walk_slab(struct walk *w, uint64_t slab)
 	return r ? r : flush(w);
 }
 
+static int begin(struct walk *w)
+{
+	int r = read_carriers(w);
+
+	w->raw = malloc(BATCH * w->t->d.fiber.size);
+	return r || w->raw ? r : target_fail(-ENOMEM, "no memory");
+}
+
+static int end(struct walk *w, int r)
+{
+	free(w->raw);
+	free(w->c);
+	return r;
+}
+
 int fibers_walk(struct target *t, int (*fn)(const struct seen *s, void *arg),
 		void *arg)
 {
 	struct walk w = { .t = t, .fn = fn, .arg = arg };
 	uint64_t slab;
-	int r = read_carriers(&w), n = 0;
+	int r = begin(&w), n = 0;
 
-	w.raw = malloc(BATCH * t->d.fiber.size);
-	if (!r && !w.raw)
-		r = target_fail(-ENOMEM, "no memory");
 	if (!r)
 		r = target_read(t, t->d.slabs, &slab, sizeof(slab));
 	while (!r && slab && n++ < SLABS) {
@@ -331,7 +343,20 @@ int fibers_walk(struct target *t, int (*fn)(const struct seen *s, void *arg),
 			r = target_read(t, slab + t->d.slab.next, &slab,
 					sizeof(slab));
 	}
-	free(w.raw);
-	free(w.c);
-	return r;
+	return end(&w, r);
+}
+
+int fibers_on_carriers(struct target *t,
+		       int (*fn)(const struct seen *s, void *arg), void *arg)
+{
+	struct walk w = { .t = t, .fn = fn, .arg = arg };
+	int r = begin(&w);
+
+	for (size_t i = 0; !r && i < w.nc; i++) {
+		if (w.c[i].cur)
+			w.f[w.n++] = w.c[i].cur;
+		if (w.n == BATCH)
+			r = flush(&w);
+	}
+	return end(&w, r ? r : flush(&w));
 }

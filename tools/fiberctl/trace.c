@@ -7,6 +7,10 @@
  * and keep all that came since. If we are killed, the library stops by itself; only
  * the process that we found is written to: before each time we look whether it is.
  *
+ * A processor takes part at its next look, and whose fiber never parks has none. So
+ * who runs where is noted before and after: where it is the same one, without a pass in
+ * between, it has run all the while.
+ *
  * One at a time: we hold a lock on a file of it in /proc. If it records for itself
  * (FIBER_TRACE), nothing is written to it, and the same rings are read.
  */
@@ -47,6 +51,8 @@ static struct trace {
 	const char *backend;
 	uint64_t ring, cap;		/* 0: not there yet */
 	struct lane *lane;		/* [nproc + 1] */
+	struct runner *runner;		/* [2][nproc]: before and after */
+	uint64_t began;
 	const char *early;		/* why it ended before its time, or NULL */
 } k;
 
@@ -219,6 +225,31 @@ static void find_rings(bool before)
 				(uint64_t)i * k.t.d.trace.ring_size);
 }
 
+/* ---- who never parks ---- */
+
+static void open_slice(struct lane *l, const struct seen *s)
+{
+	struct fb_trace_event *e = l->event;
+
+	memset(e, 0, sizeof(*e));
+	e->time = k.began;
+	e->kind = FB_TRACE_OPEN;
+	e->id = s->id | (uint64_t)s->library << 63;
+	e->fn = (uintptr_t)s->entry;
+	memcpy(e->name, s->name, sizeof(e->name) - 1);
+	e->tid = (uint32_t)s->tid;
+	l->count = 1;
+}
+
+static void open_slices(void)
+{
+	for (uint32_t i = 0; i < k.nproc; i++)
+		if (!k.lane[i].count &&
+		    runner_stayed(&k.runner[i], &k.runner[k.nproc + i]) &&
+		    make_room(&k.lane[i], 1))
+			open_slice(&k.lane[i], &k.runner[i].s);
+}
+
 /* ---- meanwhile ---- */
 
 /* Zero: we were late, and it takes us for dead; or it cannot. */
@@ -253,6 +284,10 @@ static int record(uint64_t ns)
 
 	/* Who records for itself has `on`, and not outside_on. */
 	find_rings(true);
+	k.began = clock_now();
+	r = runners_note(&k.t, k.runner, k.nproc);
+	if (r)
+		return r;
 	if (!(target_half(&k.t, at(k.t.d.trace.on)) & 0xff) ||
 	    target_half(&k.t, at(k.t.d.trace.outside)) == k.t.d.trace.outside_on)
 		r = ask();
@@ -266,6 +301,8 @@ static int record(uint64_t ns)
 	k.ended = clock_now();
 	if (!r && !k.early) {
 		drain();
+		if (!runners_note(&k.t, k.runner + k.nproc, k.nproc))
+			open_slices();
 		r = not_asked();
 	}
 	return r == -ESRCH ? 0 : r;
@@ -343,7 +380,8 @@ static int prepare(pid_t pid)
 	k.backend = of_runtime(k.t.d.runtime_at.features) & 1 ? "kernel" : "user";
 	k.names = names_open(&k.t);
 	k.lane = calloc((size_t)k.nproc + 1, sizeof(*k.lane));
-	return k.lane ? claim() : target_fail(-ENOMEM, "no memory");
+	k.runner = calloc((size_t)k.nproc * 2, sizeof(*k.runner));
+	return k.lane && k.runner ? claim() : target_fail(-ENOMEM, "no memory");
 }
 
 static int catch_signals(void)
