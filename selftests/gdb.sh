@@ -31,11 +31,12 @@ part() { awk -v t="$1" 'index($0, t) { on = 1; next } /^$/ { on = 0 } on' "$out/
 has() { part "$1" | grep -qE -- "$2"; }
 
 listed() {
-	said '^6 fibers$' && said ' worker 0  .*parked \(event\).* worker$' &&
-		said ' worker 2  .*parked \(event\), locked to LWP [0-9]+ .* worker$' &&
-		said ' first, second  .*parked \(mutex\).* first_second$' &&
-		said ' second, first  .*parked \(mutex\).* second_first$' &&
-		said ' reads  .*on LWP [0-9]+, locked .* reads$'
+	local parked='[0-9]+ +waits_for_ever +worker$'
+	said '^6 fibers$' && said " worker 0  .*parked \\(event\\) +$parked" &&
+		said " worker 2  .*parked \\(event\\), locked to LWP [0-9]+ +$parked" &&
+		said ' first, second  .*parked \(mutex\) .* crosses +first_second$' &&
+		said ' second, first  .*parked \(mutex\) .* crosses +second_first$' &&
+		said ' reads  .*on LWP [0-9]+, locked .*read +reads$'
 }
 
 stacks() {
@@ -103,7 +104,7 @@ case_ 'fiber apply all bt shows where each is' stacks
 case_ 'and no frame of a thread' only_its_own
 in_gdb -p "$pid" -- 'info fibers'
 id=$(id_of 'worker 1')
-in_gdb -p "$pid" -- "fiber $id" 'frame function waits_for_ever' \
+in_gdb -p "$pid" -- "fiber $id" 'frame function waits_for_ever' 'info fibers' \
 	'printf "number is %d\n", number' 'fiber off' 'frame function main' \
 	'printf "after: %d\n", n' 'fiber 987654321' 'fiber x'
 case_ 'fiber ID, its variables, and back to the thread' one_fiber

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later OR MIT
 """Fibers in gdb, of live processes and of core files.
 
-    info fibers               all of them, one a line; locked: fiber_thread_lock
+    info fibers               all of them, one a line; locked: fiber_thread_lock. CPU:
+                              the processor it runs on; where: the innermost function
+                              that is not the library's
     fiber ID                  look at it: bt, up, info locals ... are about it
     fiber                     which one is looked at
     fiber off                 back to the thread
@@ -35,6 +37,8 @@ GROUPS = (
 )
 LOCK = struct.Struct("<2Q")     # follows them; a library of before ends there
 HEAD = struct.Struct("<8s2I4Q4IQ")
+NO_PROCESSOR = 0xffffffff
+WHERE_MAX = 2000               # fibers; gdb unwinds a thousand a second or so
 
 
 class Offsets:
@@ -92,15 +96,24 @@ class Root:
         return addr
 
     def carriers(self):
-        """Address of the fiber that each carrier runs: thread's id."""
+        """Address of the fiber that each carrier runs: thread's id, processor."""
         found = {}
         addr = word(self.runtime + self.runtime_at.carriers)
         while addr:
             cur = word(addr + self.carrier.cur)
             if cur:
-                found[cur] = half(addr + self.carrier.tid)
+                found[cur] = (half(addr + self.carrier.tid),
+                              self.processor_of(addr))
             addr = word(addr + self.carrier.next)
         return found
+
+    def processor_of(self, carrier):
+        try:
+            page = word(carrier + self.carrier.page)
+            number = half(page + self.carrier_page.processor)
+        except gdb.MemoryError:     # the module's pages are in no core file
+            return ""
+        return "" if number == NO_PROCESSOR else number
 
     def descriptors(self):
         slab = word(self.slabs)
@@ -140,7 +153,7 @@ class Fiber:
         self.name = name.split(b"\0")[0].decode(errors="replace")
         self.high = word(addr + at.size) if own else addr
         why = raw[at.why]
-        self.tid = 0 if why else carriers.get(addr, 0)
+        self.tid, self.cpu = (0, "") if why else carriers.get(addr, (0, ""))
         self.home = self.locked_to(root, get(root.lock_home))
         if why:
             self.state = "parked (%s)" % (root.why[why] if why < len(root.why)
@@ -292,24 +305,72 @@ def look_at(fiber):
     frame.select()
 
 
+def innermost():
+    """From the selected frame on, the first function that is not the library's."""
+    frame = gdb.selected_frame()
+    while frame is not None:
+        name = frame.name()
+        library = gdb.solib_name(frame.pc()) or ""
+        if name and "/libfiber.so" not in library and \
+                not name.startswith(("fb_", "fiber_")):
+            return name
+        frame = frame.older()
+    return ""
+
+
+def where(fiber):
+    if fiber.state.startswith("new"):
+        return ""
+    try:
+        look_at(fiber)
+        return innermost()
+    except gdb.error:               # its stack cannot be read
+        return ""
+
+
+class Place:
+    """What is looked at: thread, fiber, frame; as it was afterwards."""
+
+    def __enter__(self):
+        self.thread = gdb.selected_thread()
+        self.fiber = unwinder.fiber if unwinder.active() else None
+        self.level = gdb.selected_frame().level() if self.thread else 0
+
+    def __exit__(self, *_):
+        unwinder.look(None)
+        if self.thread is None or not self.thread.is_valid():
+            return
+        self.thread.switch()
+        if self.fiber is not None:
+            look_at(self.fiber)
+        frame = gdb.newest_frame()
+        while frame is not None and frame.level() < self.level:
+            frame = frame.older()
+        if frame is not None:
+            frame.select()
+
+
 class InfoFibers(gdb.Command):
     """info fibers - all fibers of the program"""
+
+    LINE = "%s %-8s %-16s %-34s %9s %3s  %-20s %s"
 
     def __init__(self):
         super().__init__("info fibers", gdb.COMMAND_STATUS)
 
     def invoke(self, argument, from_tty):
         n = 0
-        print("  %-8s %-16s %-34s %9s  %s" % ("Id", "Name", "State", "Stack",
-                                              "Started with"))
-        for f in fibers():
-            mark = "*" if unwinder.active() and unwinder.fiber.id == f.id \
-                else " "
-            used = "" if f.tid else f.high - f.sp
-            print("%s %-8s %-16s %-34s %9s  %s" % (
-                mark, "library" if f.library else f.id, f.name, f.state, used,
-                function(f.entry)))
-            n += 1
+        looked_at = unwinder.fiber.id if unwinder.active() else None
+        print(self.LINE % (" ", "Id", "Name", "State", "Stack", "CPU", "Where",
+                           "Started with"))
+        with Place():
+            for f in fibers():
+                n += 1
+                print(self.LINE % (
+                    "*" if looked_at == f.id else " ",
+                    "library" if f.library else f.id, f.name, f.state,
+                    "" if f.tid else f.high - f.sp, f.cpu,
+                    where(f) if n <= WHERE_MAX else "", function(f.entry)))
         print("%d fibers" % n)
 
 
