@@ -305,6 +305,22 @@ FB_LOOKS static void see_owner(struct fiber_info *i, uint64_t owner)
 	}
 }
 
+/* f waits until the fiber with this lock has ended. */
+FB_LOOKS static void see_joined(struct fiber_info *i, const struct fiber *f,
+				const char *lock)
+{
+	const struct fiber *of = (const struct fiber *)
+				 (lock - offsetof(struct fiber, join_lock));
+
+	if (!fb_stack_is_fiber(of))
+		return;
+	see_owner(i, (uintptr_t)of);
+	if ((const char *)FB_SEE(f->w.at) == lock && FB_SEE(f->why) == FB_WHY_JOIN)
+		i->object = of;
+	else
+		i->owner = 0;
+}
+
 /* What a fiber that is parked waits for, and who has it. */
 FB_LOOKS static void see_object(struct fiber_info *i, const struct fiber *f,
 				unsigned int why)
@@ -316,6 +332,10 @@ FB_LOOKS static void see_object(struct fiber_info *i, const struct fiber *f,
 	i->object = NULL;
 	i->owner = 0;
 	i->owner_name[0] = 0;
+	if (why == FB_WHY_JOIN) {
+		see_joined(i, f, lock);
+		return;
+	}
 	if (why == FB_WHY_MUTEX) {
 		object = lock - offsetof(struct fb_mutex, lock);
 		word = offsetof(struct fb_mutex, word);

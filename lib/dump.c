@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "symbol.h"
+#include "wait.h"
 
 #define FRAMES	48			/* of a stack */
 #define MS	1000000
@@ -64,12 +65,15 @@ static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
 
 static void say_owner(const struct fiber_info *i)
 {
-	if (i->object)
+	bool joins = i->why == fb_why_name(FB_WHY_JOIN);
+
+	if (i->object && !joins)
 		say(" at %p", i->object);
 	if (i->owner == FIBER_OWNER_THREAD)
 		say(", held by a plain thread");
 	else if (i->owner)
-		say(", held by fiber %llu%s%s%s", (unsigned long long)i->owner,
+		say("%sfiber %llu%s%s%s", joins ? " of " : ", held by ",
+		    (unsigned long long)(i->owner & INT64_MAX),
 		    i->owner_name[0] ? " \"" : "", i->owner_name,
 		    i->owner_name[0] ? "\"" : "");
 }

@@ -102,7 +102,7 @@ struct fb_waiter {
 	uint64_t word;			/* atomic */
 	union {
 		struct fb_node *by;	/* the node that ended the wait */
-		fb_lock_t *at;		/* before, if only one can: sync.c */
+		fb_lock_t *at;		/* before, if only one can: sync.c, join.c */
 	};
 	uint32_t kind;			/* & FB_KIND: constant. Above that, of a fiber: */
 					/* its last park, fb_processor.clock; of a */

@@ -128,6 +128,7 @@ static int join_wait(struct fb_caller *me, struct fiber *f, uint64_t deadline)
 	k.unlock = unlock_join;
 	k.object = f;
 	n.w = k.w;
+	n.w->at = &f->join_lock;
 	n.claim = k.claim;
 	n.queued = true;
 	fb_lock(&f->join_lock);

@@ -209,6 +209,18 @@ FB_EXPORT int fiber_cancelled(void)
 	       -ECANCELED : 0;
 }
 
+FB_EXPORT uint64_t fiber_deadline(void)
+{
+	struct fb_carrier *c = fb_current();
+	const struct fb_member *in;
+
+	/* In no scope, or shielded from it. */
+	if (!c || !(c->cur->flags & FB_F_CANCELS))
+		return FB_NEVER;
+	in = c->cur->in;
+	return in->s->deadline;
+}
+
 FB_EXPORT void fiber_shield_begin(void)
 {
 	struct fb_carrier *c = fb_current();

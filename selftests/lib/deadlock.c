@@ -221,7 +221,8 @@ static void mutexes_that_cross(void)
 	check(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	check_said("\"a then b\": parked (mutex)");
 	check_said("\"b then a\": parked (mutex)");
-	check_said("\"main\": parked (join)");
+	check_said("\"main\": parked (join) for ");
+	check_said(" s of fiber ");
 	check_said(" \"a then b\", stack ");	/* who holds the other's */
 	check_said(" \"b then a\", stack ");
 	check_said("3 of them wait, and 1 plain thread;");

@@ -392,12 +392,58 @@ static void open_for_a_moment(fiber_scope_t *s, int (*fn)(void *), void *arg)
 	check_eq(0, r);
 }
 
+/* What fiber_deadline says: there, and in a fiber of a scope inside. */
+static int tells_deadline(void *arg)
+{
+	*(uint64_t *)arg = fiber_deadline();
+	return 0;
+}
+
+static uint64_t deadline_inside(const struct fiber_scope_options *opt)
+{
+	fiber_scope_t s;
+	uint64_t told = 0;
+
+	check_eq(0, fiber_scope_open(&s, opt));
+	check_eq(0, fiber_scope_spawn(&s, tells_deadline, &told));
+	check_eq(0, fiber_scope_close(&s));
+	return told;
+}
+
+static void deadlines_are_told(void)
+{
+	struct fiber_scope_options opt = { .size = sizeof(opt) };
+	uint64_t soon = fiber_now() + 1000 * SEC, late = soon + 1000 * SEC;
+	fiber_scope_t s;
+
+	check(fiber_deadline() == FIBER_NEVER);
+	check(deadline_inside(NULL) == FIBER_NEVER);
+	opt.deadline = soon;
+	check_eq(0, fiber_scope_open(&s, &opt));
+	check(fiber_deadline() == soon);
+	check(deadline_inside(NULL) == soon);
+	opt.deadline = late;
+	check(deadline_inside(&opt) == soon);
+	opt.deadline = soon - 1;
+	check(deadline_inside(&opt) == soon - 1);
+	fiber_shield_begin();
+	check(fiber_deadline() == FIBER_NEVER);
+	fiber_shield_end();
+	opt.flags = FIBER_SCOPE_SHIELD;
+	opt.deadline = late;
+	check(deadline_inside(&opt) == late);
+	check(fiber_deadline() == soon);
+	check_eq(0, fiber_scope_close(&s));
+	check(fiber_deadline() == FIBER_NEVER);
+}
+
 static void *deadlines(void *arg)
 {
 	struct fiber_scope_options opt = { .size = sizeof(opt) };
 	fiber_chan_t *never = chan(8, 0);
 	fiber_scope_t s, t;
 
+	deadlines_are_told();
 	/* It passes. */
 	opt.deadline = fiber_now() + 3 * MS;
 	check_eq(0, fiber_scope_open(&s, &opt));

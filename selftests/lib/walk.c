@@ -234,6 +234,78 @@ TEST(states)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- what for ---- */
+
+static fiber_mutex_t mutex = FIBER_MUTEX_INIT;
+static fiber_rwlock_t rwlock = FIBER_RWLOCK_INIT;
+static fiber_event_t done = FIBER_EVENT_INIT;
+
+static void *holds(void *arg)
+{
+	fiber_set_name(fiber_self(), "holder");
+	check_eq(0, fiber_mutex_lock(&mutex));
+	check_eq(0, fiber_rwlock_wrlock(arg));
+	check_eq(0, fiber_event_wait(&done));
+	check_eq(0, fiber_rwlock_unlock(arg));
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	return arg;
+}
+
+static void *wants_mutex(void *arg)
+{
+	check_eq(0, fiber_mutex_lock_until(&mutex, now_ns() + 3600 * SEC));
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	return arg;
+}
+
+static void *wants_rwlock(void *arg)
+{
+	check_eq(0, fiber_rwlock_rdlock(arg));
+	check_eq(0, fiber_rwlock_unlock(arg));
+	return arg;
+}
+
+static void *wants_its_end(void *arg)
+{
+	join(arg);
+	return NULL;
+}
+
+static bool waits_at(fiber_t *f, const char *why, const void *object, uint64_t owner)
+{
+	struct fiber_info i = look_at(fiber_id(f));
+
+	return !strcmp(i.why, why) && i.object == object && i.owner == owner;
+}
+
+TEST(whom_they_wait_for)
+{
+	static fiber_rwlock_t ours = FIBER_RWLOCK_INIT;
+	fiber_t *h, *w[4];
+
+	ASSERT_EQ(0, start(2, 0));
+	ASSERT_EQ(0, fiber_rwlock_wrlock(&ours));
+	h = spawn(holds, &rwlock);
+	ASSERT_TRUE(until(!strcmp(look_at(fiber_id(h)).why, "event")));
+	EXPECT_EQ(NULL, look_at(fiber_id(h)).object);
+	w[0] = spawn(wants_mutex, NULL);
+	w[1] = spawn(wants_rwlock, &rwlock);
+	w[2] = spawn(wants_rwlock, &ours);
+	w[3] = spawn(wants_its_end, h);
+	EXPECT_TRUE(until(waits_at(w[0], "mutex", &mutex, fiber_id(h))));
+	EXPECT_STREQ("holder", look_at(fiber_id(w[0])).owner_name);
+	EXPECT_TRUE(until(waits_at(w[1], "rwlock", &rwlock, fiber_id(h))));
+	EXPECT_TRUE(until(waits_at(w[2], "rwlock", &ours, FIBER_OWNER_THREAD)));
+	EXPECT_TRUE(until(waits_at(w[3], "join", h, fiber_id(h))));
+	EXPECT_STREQ("holder", look_at(fiber_id(w[3])).owner_name);
+	check_eq(0, fiber_event_set(&done));
+	ASSERT_EQ(0, fiber_rwlock_unlock(&ours));
+	for (int i = 0; i < 4; i++)
+		join(w[i]);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- how long ---- */
 
 TEST(how_long)

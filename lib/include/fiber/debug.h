@@ -34,10 +34,11 @@ enum {
  *            BLOCKED; else NULL
  * @tid:      thread that a fiber runs on, or is blocked in; else 0
  * @locked_tid: thread that it is locked to (fiber_thread_lock); else 0
- * @object:   the mutex or rwlock that it waits for; else NULL
- * @owner:    the id of the fiber that has it (of a rwlock: for writing); 0: not
- *            known, or it waits for neither; FIBER_OWNER_THREAD: a plain thread
- * @owner_name: the owner's name
+ * @object:   the mutex or rwlock that it waits for, or the fiber that it joins; else
+ *            NULL
+ * @owner:    the id of the fiber that has it (of a rwlock: for writing), or is joined;
+ *            0: not known; FIBER_OWNER_THREAD: a plain thread has it
+ * @owner_name: the name of that fiber
  */
 #define FIBER_OWNER_THREAD	UINT64_MAX
 struct fiber_info {

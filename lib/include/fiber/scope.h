@@ -102,6 +102,14 @@ int fiber_scope_close(fiber_scope_t *s);
 int fiber_cancelled(void);
 
 /*
+ * fiber_deadline - when the calling fiber will be cancelled at the latest: the nearest
+ * deadline of the scopes that it is in, CLOCK_MONOTONIC in ns; FIBER_NEVER: none, or it
+ * is shielded from them. To hand on how much time is left, to a server, say: this
+ * library's own calls heed it anyway. Any thread; a plain thread has none.
+ */
+uint64_t fiber_deadline(void);
+
+/*
  * Between begin and end (they nest) the calling fiber is not cancelled, so that it
  * can clean up. A scope opened inside is not cancelled from outside either. No
  * effect on plain threads.
