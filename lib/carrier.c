@@ -138,6 +138,8 @@ static void *carrier_main(void *arg)
 	if (r) {
 		fb_say("a thread could not become a carrier: %s", strerror(-r));
 	} else {
+		/* Who looks for what runs must find us. Pairs with carrier_make. */
+		fb_os_sleep(&c->listed, 0, 0);
 		fb_self = c;
 		mind_the_end(c);
 		fb_sched_loop(c);
@@ -170,6 +172,8 @@ static int carrier_make(void)
 	} else {
 		c->next = fb_rt.carriers;
 		FB_RELEASE(fb_rt.carriers, c);	/* Pairs with fiber_get_stats. */
+		FB_RELEASE(c->listed, 1);	/* Pairs with fb_os_sleep. */
+		fb_os_wake(&c->listed, 1);
 		cr.made++;
 	}
 	return -r;

@@ -249,6 +249,7 @@ struct fb_carrier {
 	void *cpus;			/* of the thread before it was pinned; or NULL */
 	uint64_t waits;			/* contention.c; of .locked with FB_F_WAITS */
 	int tid;
+	uint32_t listed;		/* atomic, futex; 1: it is in fb_rt.carriers */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
