@@ -170,6 +170,20 @@ static int join_visiting(struct fb_caller *me, fiber_t *f, void **result,
 	return 0;
 }
 
+/*
+ * join_lock is always locked, so a plain thread that joins, as the first of most
+ * programs does in fiber_run, leaves the age of solo (wait.h) as it is.
+ */
+static void enter(struct fb_caller *me)
+{
+	if (fb_current()) {
+		fb_caller_enter(me);
+	} else {
+		me->c = NULL;
+		fb_plain_visit(me);
+	}
+}
+
 static __attribute__((noinline)) int join_slow(fiber_t *f, void **result,
 					       uint64_t deadline)
 {
@@ -180,7 +194,7 @@ static __attribute__((noinline)) int join_slow(fiber_t *f, void **result,
 		return -EINVAL;
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
-	fb_caller_enter(&me);
+	enter(&me);
 	r = join_visiting(&me, f, result, deadline);
 	fb_caller_leave(&me);
 	return r;
@@ -201,6 +215,7 @@ static inline bool cancels(const struct fiber *self)
 FB_EXPORT int fiber_join(fiber_t *f, void **result)
 {
 	struct fb_carrier *c = fb_current();
+	struct fb_cpage *page;
 	struct fb_processor *p;
 	void *value;
 
@@ -209,10 +224,11 @@ FB_EXPORT int fiber_join(fiber_t *f, void **result)
 			f->klass || cancels(c->cur)))
 		return join_slow(f, result, FB_NEVER);
 	value = f->result;
-	FB_WRITE(c->page->in_fiber, 0);
+	page = c->page;
+	FB_WRITE(page->in_fiber, 0);
 	fb_barrier();		/* As fb_enter, without a way to wait. */
 	p = c->proc;
-	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
+	if (fb_unlikely(FB_READ(page->processor) != c->proc_index ||
 			p->pool_count >= FB_POOL_MAX))
 		return join_slow(f, result, FB_NEVER);
 	FB_WRITE(f->join, FB_JOIN_GONE);

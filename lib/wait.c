@@ -51,10 +51,15 @@ static void solo_end(void)
 
 /* ---- callers ---- */
 
-void fb_plain_enter(struct fb_caller *me)
+void fb_plain_visit(struct fb_caller *me)
 {
 	me->p = NULL;
 	me->visiting = fb_visit();
+}
+
+void fb_plain_enter(struct fb_caller *me)
+{
+	fb_plain_visit(me);
 	solo_end();
 }
 

@@ -165,6 +165,8 @@ struct fb_caller {
 };
 
 void fb_plain_enter(struct fb_caller *me);
+/* The same, for what relies on no solo section: fibers keep theirs. */
+void fb_plain_visit(struct fb_caller *me);
 void fb_plain_leave(struct fb_caller *me);
 struct fb_carrier *fb_caller_pending(struct fb_carrier *c);
 

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* Channels: order, copies, close, deadlines; fibers and plain threads. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 #include "common.h"
 
 static fiber_chan_t *chan(size_t elem, size_t cap)
@@ -507,6 +512,66 @@ TEST(first_plain_thread_comes_in_the_middle)
 		ASSERT_EQ(pid, waitpid(pid, &status, 0));
 		ASSERT_EQ(0, status);
 	}
+}
+
+/*
+ * That age ends by a membarrier of the plain thread. So a process whose main thread
+ * is killed at the next one lives while it only starts and joins fibers, as in
+ * fiber_run, and not when it uses a channel.
+ */
+static void die_of_membarrier(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { sizeof(code) / sizeof(*code), code };
+
+	check_eq(0, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	check_eq(0, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog));
+}
+
+static void *passes_one(void *arg)
+{
+	uint64_t v = 1;
+
+	check_eq(0, fiber_chan_send(arg, &v));
+	check_eq(0, fiber_chan_recv(arg, &v));
+	return NULL;
+}
+
+static void join_alone(bool send)
+{
+	fiber_chan_t *ch = chan(8, 4);
+	uint64_t v = 1;
+
+	check_eq(0, start(1, 0));
+	die_of_membarrier();
+	join(spawn(passes_one, ch));
+	if (send)
+		fiber_chan_send(ch, &v);
+	_exit(failures != 0);
+}
+
+static int status_of_join_alone(bool send)
+{
+	pid_t pid = fork();
+	int status = -1;
+
+	if (!pid)
+		join_alone(send);
+	check_eq(pid, waitpid(pid, &status, 0));
+	return status;
+}
+
+TEST(join_by_a_plain_thread_ends_no_solo)
+{
+	EXPECT_EQ(0, status_of_join_alone(false));
+	EXPECT_EQ(SIGSYS, WTERMSIG(status_of_join_alone(true)));
+	EXPECT_EQ(0, failures);
 }
 
 /* ---- Go's sieve: a chain of filters ---- */
