@@ -138,8 +138,8 @@ struct fiber {
 	uint64_t id;
 	uint32_t valgrind;		/* its number of this stack */
 	uint8_t canary;			/* FB_F_CANARY or 0: guard.c */
+	uint16_t shields;		/* scope.c; beside the name: prepare() */
 	char name[16];
-	uint16_t shields;		/* scope.c */
 	struct fb_waiter w;		/* never reset: tickets go on */
 	uint16_t cancel;		/* atomic; with FB_F_CANCELS: cancelled */
 	uint16_t uncaught;		/* with FB_F_EH */

@@ -131,16 +131,17 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 _Noreturn void fb_fiber_end(void *result)
 {
 	struct fb_carrier *c = fb_current();
+	struct fb_cpage *page;
 	struct fb_processor *p;
 	struct fiber *f, *parent;
 	bool left;
 
 	if (fb_unlikely(!c))
 		end_slow(result);
-	FB_WRITE(c->page->in_fiber, 0);
-	fb_barrier();		/* As fb_enter, without a way to wait. */
-	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index ||
-			FB_READ(c->page->pending) ||
+	page = c->page;
+	FB_WRITE(page->in_fiber, 0);
+	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
+	if (fb_unlikely(!fb_calm(c, page) ||
 			FB_READ(fb_rt.info->waiting) || fb_fpu_changed()))
 		end_slow(result);
 	p = c->proc;
@@ -181,8 +182,8 @@ static inline void prepare(struct fiber *f, bool detached, void *(*fn)(void *),
 	f->join = detached ? FB_JOIN_DETACHED : FB_JOIN_NONE;
 	f->flags = f->canary;
 	f->why = 0;
-	f->shields = 0;
-	f->name[0] = 0;
+	f->shields = 0;			/* one store with the next */
+	f->name[0] = f->name[1] = 0;
 	fb_san_init(&f->ctx, f->base, fb_stack_high(f) - (char *)f->base);
 }
 
@@ -394,25 +395,76 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 	return 0;
 }
 
-FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
+/* May the child not simply be gone on with? As in yield.c. */
+static inline __attribute__((always_inline)) bool
+rare(const struct fb_carrier *c, const struct fb_processor *p)
 {
-	struct fb_carrier *c = fb_current();
-	struct fb_processor *p;
-	struct fiber *f;
+	return fb_unlikely(!p->pool || p->pass + 1 >= p->look_at ||
+			   FB_READ(fb_rt.info->either) |
+			   FB_READ(fb_rt.pollers) ||
+			   c->cur->flags & FB_F_STOPS || fb_runq_full(&p->q) ||
+			   fb_thread_changed(c));
+}
 
-	if (fb_unlikely(!c || !fn || FB_READ(c->page->pending)))
-		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
-	p = fb_enter(c);
-	f = p->pool;
-	if (fb_unlikely(!f))
-		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
-	p->pool = f->link;
-	p->pool_count--;
-	prepare(f, !out, fn, arg);
-	run_child(c, p, f);
+/* The caller goes on, with something of its own to put back. */
+static __attribute__((noinline)) int
+resume_any(struct fb_carrier *c, struct fiber *self, fiber_t **out, fiber_t *f)
+{
+	fb_sched_resume(c, self);
 	if (out)
 		*out = f;
 	return 0;
+}
+
+/* run_child, and what comes before and after, when nothing is rare. */
+static inline __attribute__((always_inline)) int
+spawn_fast(struct fb_carrier *c, struct fb_processor *p, fiber_t **out,
+	   void *(*fn)(void *), void *arg)
+{
+	struct fiber *self = c->cur, *f = p->pool;
+	struct fb_ctx *me = &self->ctx;
+	uint64_t id = p->id_next;
+
+	p->pool = f->link;
+	p->pool_count--;
+	prepare(f, !out, fn, arg);
+	p->pass++;
+	f->id = id;
+	FB_WRITE(p->id_next, id + p->id_step);
+	FB_PROBE(spawn, f->id, self->id, f->fn);
+	FB_WRITE(self->child, id);	/* take_parent may look */
+	self->err = *c->errno_loc;
+	FB_PROBE(switch, self->id, f->id, p->index);
+	c->cur = f;
+	fb_runq_publish_some(&p->q);
+	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));
+	self = (struct fiber *)me;
+	FB_WRITE(self->child, 0);
+	if (fb_unlikely(self->flags & FB_F_RESUMES))
+		return resume_any(c, self, out, f);
+	fb_sched_resume_plain(c, self);
+	if (out)
+		*out = f;
+	return 0;
+}
+
+FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
+{
+	struct fb_carrier *c = fb_current();
+	struct fb_cpage *page;
+
+	if (fb_unlikely(!c || !fn))
+		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
+	page = c->page;
+	FB_WRITE(page->in_fiber, 0);
+	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
+	if (fb_calm(c, page)) {
+		fb_san_acquire(c->proc);
+		if (!rare(c, c->proc))
+			return spawn_fast(c, c->proc, out, fn, arg);
+	}
+	/* It enters anew. */
+	return spawn_slow(out, NULL, fn, arg, NULL, NULL);
 }
 
 static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
