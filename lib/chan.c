@@ -57,8 +57,8 @@ static void pop(struct fiber_chan *ch, void *value)
 
 /* ---- what can be done at once ---- */
 
-int fb_chan_send_now(struct fiber_chan *ch, const void *value,
-		     struct fb_node **woken)
+static inline __attribute__((always_inline)) int
+send_now(struct fiber_chan *ch, const void *value, struct fb_node **woken)
 {
 	struct fb_node *n;
 
@@ -79,8 +79,8 @@ int fb_chan_send_now(struct fiber_chan *ch, const void *value,
 	return 0;
 }
 
-int fb_chan_recv_now(struct fiber_chan *ch, void *value,
-		     struct fb_node **woken)
+static inline __attribute__((always_inline)) int
+recv_now(struct fiber_chan *ch, void *value, struct fb_node **woken)
 {
 	struct fb_node *n;
 
@@ -101,6 +101,18 @@ int fb_chan_recv_now(struct fiber_chan *ch, void *value,
 		n->result = 0;
 	*woken = n;
 	return 0;
+}
+
+int fb_chan_send_now(struct fiber_chan *ch, const void *value,
+		     struct fb_node **woken)
+{
+	return send_now(ch, value, woken);
+}
+
+int fb_chan_recv_now(struct fiber_chan *ch, void *value,
+		     struct fb_node **woken)
+{
+	return recv_now(ch, value, woken);
 }
 
 /* ---- waiting ---- */
@@ -142,14 +154,6 @@ wait_sole(struct fb_carrier *c, struct fb_processor *p, struct fiber_chan *ch,
 	return n.result;
 }
 
-/* Nothing to look at first: a fiber that is not cancellable, a channel. */
-static inline __attribute__((always_inline)) bool
-plain_case(const struct fb_carrier *c, const struct fiber_chan *ch)
-{
-	return fb_likely(c && ch && !FB_READ(c->page->pending) &&
-			 !(c->cur->flags & FB_F_CANCELS));
-}
-
 /* ---- send and receive; deadline 0: do not wait ---- */
 
 static __attribute__((noinline)) int
@@ -181,24 +185,33 @@ use(struct fiber_chan *ch, bool sends, void *value, uint64_t deadline)
 	return r;
 }
 
-/* Without a deadline; inline, see pick.h. */
+/* Without a deadline, and nothing to look at first; inline, see pick.h. */
 static inline __attribute__((always_inline)) int
 use_plain(struct fiber_chan *ch, bool sends, void *value)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
+	struct fb_cpage *page;
 	struct fb_node *n;
 	int r;
 
-	if (!plain_case(c, ch))
+	if (fb_unlikely(!c || !ch || c->cur->flags & FB_F_CANCELS))
 		return use(ch, sends, value, FB_NEVER);
-	p = fb_enter(c);
+	page = c->page;
+	FB_WRITE(page->in_fiber, 0);
+	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
+	if (!fb_calm(c, page))	/* it enters anew */
+		return use(ch, sends, value, FB_NEVER);
+	p = c->proc;
+	fb_san_acquire(p);
 	fb_obj_lock(p, &ch->lock);
-	r = fb_chan_now(ch, sends, value, &n);
+	r = sends ? send_now(ch, value, &n) : recv_now(ch, value, &n);
 	if (r == -EAGAIN)
 		return wait_sole(c, p, ch, sends, value);
 	fb_obj_unlock(p, &ch->lock);
-	if (n)
+	if (n && (n->w->kind & FB_KIND) == FB_FIBER)
+		fb_sched_ready(p, fb_waiter_fiber(n->w));
+	else if (n)
 		fb_wake(p, n->w);
 	fb_leave(c);
 	return r;

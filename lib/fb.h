@@ -389,13 +389,21 @@ uint64_t fb_seed_number(void);
 /* ---- sched.c, ready.c ---- */
 /*
  * The calling carrier's fiber stops: a preemption that was put off is done. Where it
- * costs nothing to look: who parks writes 0, before the pick.
+ * costs nothing to look: who parks uses fb_sched_unpend.
  */
 static inline __attribute__((always_inline)) void
 fb_sched_heed(struct fb_carrier *c)
 {
 	/* With a seed it is never done: each call of the library looks. */
 	FB_WRITE(c->page->pending, fb_rt.seeded);
+}
+
+/* It parks or ends: before the pick, since with a seed that writes 1 again. */
+static inline __attribute__((always_inline)) void
+fb_sched_unpend(struct fb_carrier *c)
+{
+	if (fb_unlikely(FB_GLANCE(c->page->pending)))	/* as fb_calm wants it */
+		FB_WRITE(c->page->pending, 0);
 }
 
 /*

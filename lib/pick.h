@@ -99,7 +99,7 @@ fb_park_sole(struct fb_carrier *c, struct fb_processor *p, fb_lock_t *lock,
 	FB_WRITE(self->why, (uint8_t)why);
 	FB_PROBE(park, self->id, self->why);
 	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
+	fb_sched_unpend(c);
 	to = fb_dispatch(c, p, self, fb_pick(p));
 	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);

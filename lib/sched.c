@@ -338,7 +338,7 @@ void fb_sched_park(struct fb_carrier *c, struct fb_processor *p,
 
 	FB_PROBE(park, self->id, self->why);
 	fb_sched_suspend(c, self);
-	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
+	fb_sched_unpend(c);
 	to = fb_dispatch(c, p, self, fb_pick(p));
 	self->w.kind = p->clock;	/* and FB_FIBER */
 	fb_sched_publish(p);
@@ -352,7 +352,7 @@ _Noreturn void fb_sched_quit(struct fb_carrier *c, struct fb_processor *p,
 	struct fiber *self = c->cur, *f;
 	struct fb_ctx *to;
 
-	FB_WRITE(c->page->pending, 0);	/* before the pick: seed.c */
+	fb_sched_unpend(c);
 	f = fb_pick(p);
 	to = fb_dispatch(c, p, self, f);
 	if (f)
