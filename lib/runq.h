@@ -195,6 +195,8 @@ FB_INLINE void fb_runq_prefetch(struct fb_runq *q, uint32_t h)
 {
 	const char *f = (const char *)*fb_runq_slot(q, h + 4);
 
+	__builtin_prefetch(f + 128, 1);
+	__builtin_prefetch(f + 64, 1);
 	__builtin_prefetch(f, 1);
 	__builtin_prefetch(f - 64, 1);
 	__builtin_prefetch(f - 128, 1);
