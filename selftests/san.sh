@@ -52,6 +52,7 @@ cannot() {
 		END
 		;;&
 	thread) cat <<-END
+		chan join_by_a_plain_thread_ends_no_solo for it objects are always locked
 		corofiber coro_goes_on_in_the_child_of_a_fork it forgets what contexts did before
 		corouse coro_left_by_longjmp_cannot_yield it takes the other stack's calls for ours
 		corouse coro_resumes_nest_deeply it counts no more than 8000 contexts
