@@ -26,16 +26,45 @@ static int gone_or_not(const struct target *t, int err)
 			   t->what, strerror(err));
 }
 
-int target_read(const struct target *t, uint64_t addr, void *to, size_t n)
+/* Some kernels lack process_vm_readv, some containers forbid it. */
+static ssize_t read_file(pid_t pid, uint64_t addr, void *to, size_t n)
+{
+	char name[40];
+	ssize_t got;
+	int fd;
+
+	snprintf(name, sizeof(name), "/proc/%d/mem", (int)pid);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) {
+		errno = errno == EACCES ? EPERM : errno == ENOENT ? ESRCH : errno;
+		return -1;
+	}
+	got = pread(fd, to, n, (off_t)addr);
+	if (got < 0 && errno == EIO)
+		errno = EFAULT;
+	close(fd);
+	return got;
+}
+
+static ssize_t read_memory(pid_t pid, uint64_t addr, void *to, size_t n)
 {
 	struct iovec local = { to, n }, remote = { (void *)addr, n };
+	ssize_t got = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+
+	if (got < 0 && (errno == ENOSYS || errno == EPERM))
+		got = read_file(pid, addr, to, n);
+	return got;
+}
+
+int target_read(const struct target *t, uint64_t addr, void *to, size_t n)
+{
 	ssize_t got;
 
 	if (t->core)
 		return core_read(t->core, addr, to, n) ?
 		       target_fail(-EFAULT, "%s lacks memory that has its fibers", t->what) :
 		       0;
-	got = process_vm_readv(t->pid, &local, 1, &remote, 1, 0);
+	got = read_memory(t->pid, addr, to, n);
 	if (got == (ssize_t)n)
 		return 0;
 	return gone_or_not(t, got < 0 ? errno : EFAULT);
@@ -60,12 +89,17 @@ int target_gather(const struct target *t, const uint64_t *addr, size_t n,
 					       remote + done, n - done, 0);
 
 		if (got < 0 && errno != EFAULT) {
-			r = target_read(t, addr[done], to, size);
-			return r ? r : -EFAULT;
+			r = target_read(t, addr[done], local[done].iov_base,
+					size);
+			if (r && r != -EFAULT)
+				return r;
+			got = r ? 0 : (ssize_t)size;
 		}
 		/* The one that it stopped at cannot be read. */
-		done += got > 0 ? (size_t)got / size : 0;
-		done += done < n;
+		if (got < (ssize_t)size)
+			done++;
+		else
+			done += (size_t)got / size;
 	}
 	return 0;
 }
