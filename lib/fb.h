@@ -675,13 +675,15 @@ void fb_guard_fini(void);
  * those spawned and alive: fiber_fini does not wait for it. NULL: no memory.
  */
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg);
-/* The end of the calling fiber; fb_arch_start goes on here. */
-_Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 uint64_t fb_fiber_alive(void);
 
 /* ---- join.c ---- */
 /* A switch function: the fiber arg has ended and is off its stack. */
 void fb_join_bury(struct fb_carrier *c, void *arg);
+
+/* ---- end.c ---- */
+/* The end of the calling fiber; fb_arch_start goes on here. */
+_Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 
 /* ---- fiber.c ---- */
 uint64_t fb_fiber_spawned(const struct fb_processor *p);
