@@ -9,9 +9,12 @@
  *             vm.max_map_count goes there
  *   canary    a line of known words at the low end, checked at each switch out
  *             of the fiber and at its end (fiber.canary)
- * Small stacks and the program's own memory have a canary from the start. When
- * a page was wanted and not to be had, one line on stderr says so, and
- * FIBER_FEATURE_CANARY is set in place of FIBER_FEATURE_GUARD.
+ * Small stacks and the program's own memory have a canary from the start, of words that
+ * depend on their address. Other blocks have the zeros of new memory for it: to write
+ * there would commit one page more of each, twice what a small fiber needs, while to
+ * read maps the kernel's page of zeros. (What overflows and leaves nothing but zeros
+ * there is not found.) When a page was wanted and not to be had, one line on stderr
+ * says so, and FIBER_FEATURE_CANARY is set in place of FIBER_FEATURE_GUARD.
  * FIBER_STACK_GUARD=mprotect or canary begins further down.
  *
  * A fault on the guard page of the fiber that runs is reported on the carrier's
@@ -72,9 +75,10 @@ void fb_guard_canary(struct fiber *f, void *low)
 static __attribute__((no_sanitize("address"))) bool intact(const struct fiber *f)
 {
 	const uint64_t *word = f->base;
+	uint64_t want = fb_klass_packed(f->klass) ? CANARY ^ (uintptr_t)word : 0;
 
 	for (size_t i = 0; i < FB_CANARY_SIZE / sizeof(*word); i++)
-		if (word[i] != (CANARY ^ (uintptr_t)word))
+		if (word[i] != want)
 			return false;
 	return true;
 }
@@ -177,7 +181,7 @@ void fb_guard_block(struct fiber *f)
 		else
 			no_pages("mprotect: error", (size_t)errno);
 	}
-	fb_guard_canary(f, f->base);
+	f->canary = FB_F_CANARY;
 out:
 	errno = err;
 }

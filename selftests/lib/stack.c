@@ -697,6 +697,39 @@ static void *bursts(void *arg)
 	return NULL;
 }
 
+static void *parks(void *arg)
+{
+	check_eq(0, fiber_event_wait(&all_there));
+	return NULL;
+}
+
+/* A page each, as with guard pages: the canary takes none. */
+static void *parks_many(void *arg)
+{
+	const int N = in_vm() ? 1500 : 4000;
+	fiber_t **f = calloc(N, sizeof(*f));
+	long before = resident_kib(), after;
+
+	check_eq(0, fiber_event_reset(&all_there));
+	for (int i = 0; i < N; i++)
+		f[i] = spawn(parks, NULL);
+	settle();
+	after = resident_kib();
+	figure("stack: canary: %ld bytes each\n", (after - before) * 1024 / N);
+	check(after - before < N * 6);
+	end_all(f, N);
+	free(f);
+	return NULL;
+}
+
+TEST(canary_takes_no_page)
+{
+	setenv("FIBER_STACK_GUARD", "canary", 1);
+	ASSERT_EQ(0, with_runtime(1, 0, parks_many, NULL));
+	unsetenv("FIBER_STACK_GUARD");
+	EXPECT_EQ(0, failures);
+}
+
 TEST(memory_goes_back_after_a_burst)
 {
 	ASSERT_EQ(0, with_runtime(1, 0, bursts, NULL));
