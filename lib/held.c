@@ -2,7 +2,7 @@
 /*
  * held.c - with FIBER_CHECK=1: which locks a fiber holds, and what it must not do
  *
- * Told are: a fiber that ends with a mutex or rwlock locked, and where it locked it;
+ * Told are: a fiber that ends with a mutex, or a rwlock for writing, locked, and where;
  * and one that parks, yields or spawns between fiber_no_preempt_begin and _end.
  *
  * Nothing of it costs anything without FIBER_CHECK=1. With it:
@@ -16,7 +16,8 @@
  *
  * Notes lie in a table of lists, by the fiber, under a lock that is taken with
  * in_fiber == 0. A full table notes nothing more, so what is told is always true. A
- * read lock may be given back by another fiber, so it is looked for at all then.
+ * read lock may be given back by another fiber, and then nobody knows whose it was: it
+ * is not noted.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,24 +54,6 @@ static uint32_t *list_of(const struct fiber *f)
 
 _Static_assert(LISTS == 1 << (64 - 54), "list_of");
 
-/* The table is locked. Drops f's (or anybody's) note of the object. */
-static bool drop_from(uint32_t *at, const struct fiber *f, const void *object)
-{
-	struct note *n;
-	uint32_t i;
-
-	for (; (i = *at) != NONE; at = &n->next) {
-		n = &table->note[i];
-		if (n->object != object || (f && n->f != f))
-			continue;
-		*at = n->next;
-		n->next = table->free;
-		table->free = i;
-		return true;
-	}
-	return false;
-}
-
 static uint32_t take_note(void)
 {
 	uint32_t i = table->free;
@@ -100,16 +83,23 @@ bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
 	return i != NONE;
 }
 
-void fb_held_drop(const struct fiber *f, const void *object, bool anybody)
+void fb_held_drop(const struct fiber *f, const void *object)
 {
-	bool done;
+	uint32_t *at, i;
+	struct note *n;
 
 	if (!table)
 		return;
 	fb_lock(&table_lock);
-	done = f && drop_from(list_of(f), f, object);
-	for (uint32_t i = 0; !done && anybody && i < LISTS; i++)
-		done = drop_from(&table->list[i], NULL, object);
+	for (at = list_of(f); (i = *at) != NONE; at = &n->next) {
+		n = &table->note[i];
+		if (n->f != f || n->object != object)
+			continue;
+		*at = n->next;
+		n->next = table->free;
+		table->free = i;
+		break;
+	}
 	fb_unlock(&table_lock);
 }
 

@@ -8,8 +8,8 @@
 /* Owner of a processor: f, with FB_F_CHECKS, has locked it, at ip. False: no room. */
 bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
 		 void *ip);
-/* The same: f (NULL: a plain thread) gives it back, anybody's if `anybody`. */
-void fb_held_drop(const struct fiber *f, const void *object, bool anybody);
+/* The same: f gives it back. */
+void fb_held_drop(const struct fiber *f, const void *object);
 /* The calling fiber ends, in_fiber == 1. */
 void fb_held_end(struct fiber *f);
 /* Owner of a processor, with .checking: c's fiber stops, or begins another. */

@@ -137,7 +137,8 @@ static int lock(fiber_rwlock_t *rwlock, bool write, uint64_t deadline, void *ip)
 
 	fb_caller_enter(&me);
 	r = lock_entered(&me, l, write, deadline);
-	if (!r && me.c && fb_unlikely(me.c->cur->flags & FB_F_CHECKS))
+	if (!r && write && me.c &&
+	    fb_unlikely(me.c->cur->flags & FB_F_CHECKS))
 		fb_held_add(me.c->cur, l, "rwlock", ip);
 	fb_caller_leave(&me);
 	if (r == -EDEADLK)
@@ -199,8 +200,8 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 	else
 		r = -EPERM;
 	fb_obj_unlock(me.p, &l->lock);
-	if (fb_unlikely(fb_rt.checks) && !r)
-		fb_held_drop(me.c ? me.c->cur : NULL, l, !owner);
+	if (fb_unlikely(fb_rt.checks) && !r && owner && me.c)
+		fb_held_drop(me.c->cur, l);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	if (r)
