@@ -99,6 +99,69 @@ TEST(scope_waits_for_destructors)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- a destructor blocks ---- */
+
+static int pipe_fd[2];
+
+/* The only processor is handed on meanwhile, or nobody would write. */
+static void blocks(void *value)
+{
+	struct pollfd p = { .fd = pipe_fd[0], .events = POLLIN };
+	uint64_t end = now_ns() + PATIENCE * SEC;
+	int r;
+
+	do {
+		r = poll(&p, 1, PATIENCE * 1000);
+	} while (r < 0 && errno == EINTR && now_ns() < end);
+	check_eq(1, r);
+	atomic_fetch_add(&destroyed, (int)(uintptr_t)value);
+}
+
+static void *returns(void *arg)
+{
+	check_eq(0, fiber_local_set(key, arg));
+	return NULL;
+}
+
+static void *exits(void *arg)
+{
+	check_eq(0, fiber_local_set(key, arg));
+	fiber_exit(NULL);
+}
+
+static void *feeds(void *arg)
+{
+	check_eq(1, write(pipe_fd[1], "x", 1));
+	return arg;
+}
+
+/* Both are ready before the first of them ends. */
+static void *blocks_at_the_end(void *arg)
+{
+	static void *(*const ways[])(void *) = { returns, exits };
+	char byte;
+
+	destroyed = 0;
+	check_eq(0, pipe2(pipe_fd, O_CLOEXEC));
+	check_eq(0, fiber_local_create(&key, blocks));
+	for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+		fiber_t *f = spawn(ways[i], (void *)1), *g = spawn(feeds, NULL);
+
+		join(f);
+		join(g);
+		check_eq(1, read(pipe_fd[0], &byte, 1));
+	}
+	check_eq(2, destroyed);
+	check_eq(0, fiber_local_delete(key));
+	return arg;
+}
+
+TEST(others_run_while_a_destructor_blocks)
+{
+	ASSERT_EQ(0, with_runtime(1, 0, blocks_at_the_end, NULL));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- keys ---- */
 
 static int rounds;
