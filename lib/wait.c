@@ -74,7 +74,7 @@ struct fb_carrier *fb_caller_pending(struct fb_carrier *c)
 {
 	if (fb_rt.seeded)
 		fb_seed_point(c);
-	else
+	else if (!c->page->no_preempt)	/* else fiber_no_preempt_end() does it */
 		fiber_yield();
 	return fb_current();
 }

@@ -389,6 +389,80 @@ TEST(no_preempt_keeps_the_processor_over_a_block)
 	EXPECT_EQ(0, failures);
 }
 
+/* What does not park does not yield either, long after the quantum's end. */
+
+enum { SECTIONS = 10 };
+
+static fiber_chan_t *chan;
+static fiber_sem_t sem;
+static fiber_mutex_t mutex;
+static atomic_ulong looks;
+
+static void *looks_on(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		check_eq(0, atomic_load(&in_section));
+		atomic_fetch_add(&looks, 1);
+		fiber_yield();
+	}
+	return arg;
+}
+
+static void spin_ns(uint64_t ns)
+{
+	uint64_t end = now_ns() + ns;
+
+	while (now_ns() < end)
+		;
+}
+
+static void calls_in_section(int i)
+{
+	char byte = (char)i;
+
+	spin_ns(20 * MS);
+	check_eq(0, fiber_chan_try_send(chan, &byte));
+	check_eq(0, fiber_chan_try_recv(chan, &byte));
+	check_eq(0, fiber_sem_post(&sem));
+	check_eq(0, fiber_mutex_lock(&mutex));
+	check_eq(0, fiber_mutex_unlock(&mutex));
+}
+
+static void *calls_in_sections(void *arg)
+{
+	uint64_t before;
+
+	for (int i = 0; i < SECTIONS; i++) {
+		before = looks;
+		fiber_no_preempt_begin();
+		atomic_store(&in_section, 1);
+		calls_in_section(i);
+		atomic_store(&in_section, 0);
+		fiber_no_preempt_end();
+		/* Put off, not forgotten. */
+		while (looks == before)
+			fiber_yield();
+	}
+	return arg;
+}
+
+TEST(no_preempt_holds_in_calls_that_do_not_park)
+{
+	fiber_t *f;
+
+	ASSERT_EQ(0, start(1, 1 * MS));
+	ASSERT_EQ(0, fiber_chan_create(&chan, 1, 1));
+	ASSERT_EQ(0, fiber_sem_init(&sem, 0));
+	ASSERT_EQ(0, fiber_mutex_init(&mutex, 0));
+	f = spawn(looks_on, NULL);
+	join(spawn(calls_in_sections, NULL));
+	atomic_store(&stop, 1);
+	join(f);
+	ASSERT_EQ(0, fiber_chan_destroy(chan));
+	ASSERT_EQ(0, fiber_fini());
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- a sleeper among hogs ---- */
 
 static uint64_t late[50];
