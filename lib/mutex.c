@@ -232,7 +232,7 @@ change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t self, bool lock)
 		return false;
 	FB_WRITE(p->solo, 1);
 	fb_barrier();		/* Pairs with the membarrier of solo_end(). */
-	if (fb_likely(FB_READ(fb_rt.solo))) {
+	if (fb_likely(FB_READ(fb_rt.solo) == FB_SOLO)) {
 		w = FB_READ(m->word);
 		done = lock ? !(w & OWNER) : is_simple(w, self);
 		if (fb_likely(done))

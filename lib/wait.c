@@ -23,7 +23,7 @@ void fb_wait_init(void)
 	    fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
 		return;
 	/* Pairs with the exchange in solo_end(): one sees the other's word. */
-	__atomic_exchange_n(&fb_rt.solo, 1, __ATOMIC_SEQ_CST);
+	__atomic_exchange_n(&fb_rt.solo, FB_SOLO, __ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&plain_seen, __ATOMIC_SEQ_CST))
 		FB_WRITE(fb_rt.solo, 0);
 }
@@ -34,17 +34,18 @@ static void solo_end(void)
 	/* Pairs with the exchange of solo above: one sees the other's word. */
 	if (!FB_READ(plain_seen))
 		__atomic_exchange_n(&plain_seen, 1, __ATOMIC_SEQ_CST);
-	if (!__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST) &&
-	    !FB_READ(solo_lock.held))
+	if (!__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST))
 		return;
 	fb_lock(&solo_lock);
 	if (FB_READ(fb_rt.solo)) {
-		FB_WRITE(fb_rt.solo, 0);
+		FB_WRITE(fb_rt.solo, FB_SOLO_ENDS);
 		/* Pairs with the barrier of fb_solo_enter(). */
 		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 		/* Pairs with the release in fb_solo_leave(). */
 		while (FB_ACQUIRE(fb_rt.proc[0].solo))
 			sched_yield();
+		/* Pairs with the looks at it here and in mutex.c: all is done. */
+		FB_RELEASE(fb_rt.solo, 0);
 	}
 	fb_unlock(&solo_lock);
 }

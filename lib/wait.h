@@ -51,10 +51,15 @@
  * section, and the first plain thread ends the age of solo for all:
  *
  *	owner, in_fiber == 0		plain thread, once
- *	p->solo = 1			fb_rt.solo = 0
+ *	p->solo = 1			fb_rt.solo = ENDS
  *	compiler's barrier		membarrier
- *	fb_rt.solo? section. else	while p->solo: wait
- *	p->solo = 0, take the lock	from now on locks
+ *	fb_rt.solo is SOLO? section.	while p->solo: wait
+ *	else p->solo = 0, take the	fb_rt.solo = 0
+ *	lock				from now on locks
+ *
+ * Who is no owner (back from a block, it has not entered yet) changes a mutex by an
+ * exchange of its own only once it reads 0: while it is ENDS, a section of the owner,
+ * whose stores are plain, may be under way.
  */
 #ifndef FB_WAIT_H
 #define FB_WAIT_H
@@ -191,14 +196,17 @@ static inline __attribute__((always_inline)) void fb_caller_leave(struct fb_call
 		fb_plain_leave(me);
 }
 
+/* fb_rt.solo; 0: no sections. ENDS: the last may be under way, none begins. */
+enum { FB_SOLO = 1, FB_SOLO_ENDS };
+
 /* True: alone with every object, no lock needed, until fb_solo_leave. */
 static inline __attribute__((always_inline)) bool fb_solo_enter(struct fb_processor *p)
 {
-	if (!p || !FB_READ(fb_rt.solo))
+	if (!p || FB_READ(fb_rt.solo) != FB_SOLO)
 		return false;
 	FB_WRITE(p->solo, 1);
 	fb_barrier();		/* Pairs with the membarrier of solo_end(). */
-	if (fb_likely(FB_READ(fb_rt.solo)))
+	if (fb_likely(FB_READ(fb_rt.solo) == FB_SOLO))
 		return true;
 	FB_RELEASE(p->solo, 0);	/* Pairs with the wait in solo_end(). */
 	return false;
