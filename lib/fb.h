@@ -272,6 +272,7 @@ struct fb_runtime {
 	uint32_t nproc;
 	uint32_t use;			/* atomic: beyond, they are retired: retire.c */
 	uint32_t follow, follow_at;	/* atomic: follow.c */
+	uint32_t settling;		/* atomic: resizers that came: retire.c */
 	struct fb_info *info;
 	struct fb_hint *hint;
 	const struct fb_backend *backend;

@@ -15,8 +15,9 @@
  *	held			sleeps in	use has changed, or the runtime stops
  *				fb_retire
  *
- * The words: fb_rt.use is written by fiber_set_processors, or follows the CPUs, see
- * follow.c, under use_lock, and is the futex of the holders; p->held is written by the holder; fb_rt.resting counts those asleep.
+ * The words: fb_rt.use is written by fiber_set_processors, or follows the CPUs (see
+ * follow.c), under use_lock, and is the futex of the holders; p->held is written by the
+ * holder; fb_rt.resting counts those asleep.
  *
  *	set				owner of i, or who gets it
  *	use = n (release)		looks at use (every 61 passes, in its root, when a
@@ -24,9 +25,11 @@
  *	wake spares			held = 1; sleep while use is what it was
  *
  * The takeover word is its owner's, who may write it anew at once, and go on with a
- * fiber that never stops: so a fiber of the library, the resizer of each call, says it
- * again until all are held. A held one's word must not say it: every carrier that
- * becomes idle would think that there is work.
+ * fiber that never stops: so a fiber of the library, the resizer of a call, says it
+ * again until all are held. One is enough, however many calls come meanwhile: each
+ * adds one to fb_rt.settling, and who found 0 there goes round again until the number
+ * is what it was before its last round. A held one's word must not say READY: every
+ * carrier that becomes idle would think that there is work.
  *
  *	resizer				holder
  *	takeover |= READY		held = 1
@@ -159,7 +162,7 @@ static bool resize(void)
 	return more;
 }
 
-static void *resizer(void *arg)
+static void until_resized(void)
 {
 	uint64_t nap = NAP_MIN;
 
@@ -167,6 +170,22 @@ static void *resizer(void *arg)
 		fiber_sleep(nap);
 		nap = nap < NAP_MAX ? nap * 2 : nap;
 	}
+}
+
+/* A round of its own, at once; then one goes on for all that came to that. */
+static void *resizer(void *arg)
+{
+	uint32_t n;
+
+	/* Pairs with the exchange below: who goes on sees the use that we saw. */
+	if (!resize() ||
+	    __atomic_fetch_add(&fb_rt.settling, 1, __ATOMIC_ACQ_REL))
+		return arg;
+	n = 1;
+	do {
+		until_resized();
+	} while (!__atomic_compare_exchange_n(&fb_rt.settling, &n, 0, false,
+					      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
 	return arg;
 }
 

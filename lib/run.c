@@ -373,6 +373,7 @@ static int make_processors(void)
 	fb_rt.plain_spawned = 0;
 	fb_rt.started = fb_clock();
 	fb_rt.follow_at = 0;	/* the first fiber looks */
+	fb_rt.settling = 0;
 	return 0;
 }
 

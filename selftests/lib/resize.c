@@ -271,6 +271,85 @@ out:
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- one that cannot be retired ---- */
+
+enum { HOGS = 2, TRIES = 8, AGAIN = 20 };
+
+static atomic_int hogs, end_hog[HOGS], made;
+
+/* Its processor cannot be had. */
+static void *keeps_one(void *arg)
+{
+	atomic_int *end = arg;
+
+	fiber_no_preempt_begin();
+	atomic_fetch_add(&hogs, 1);
+	while (!atomic_load(end))
+		;
+	fiber_no_preempt_end();
+	return NULL;
+}
+
+static int count_library(const struct fiber_info *i, void *n)
+{
+	*(int *)n += i->library;
+	return 0;
+}
+
+static int resizers(void)
+{
+	int n = 0;
+
+	fiber_walk(count_library, &n);
+	return n;
+}
+
+static void *sets_again(void *arg)
+{
+	for (int i = 0; i < AGAIN; i++)
+		set(1);
+	atomic_store(&made, 1);
+	return arg;
+}
+
+/*
+ * Two of two are taken, then one is free again: by chance it is the one to be retired,
+ * and nobody runs any more, or the one that stays, and a resizer tries on.
+ */
+static void set_beside_a_hog(int this)
+{
+	fiber_t *f[HOGS], *setter;
+
+	atomic_store(&hogs, 0);
+	for (int i = 0; i < HOGS; i++) {
+		atomic_store(&end_hog[i], 0);
+		f[i] = spawn(keeps_one, &end_hog[i]);
+	}
+	check(until(hogs == HOGS));
+	atomic_store(&end_hog[this], 1);
+	join(f[this]);
+	atomic_store(&made, 0);
+	setter = spawn(sets_again, NULL);
+	check(until(stats().retired == 1 ||
+		    (made && resizers() <= 1)));
+	atomic_store(&end_hog[!this], 1);
+	join(f[!this]);
+	join(setter);
+	check(until(stats().retired == 1));
+	check(until(!resizers()));
+	set(2);
+	check(until(stats().retired == 0));
+}
+
+TEST(resizers_do_not_pile_up)
+{
+	ASSERT_EQ(0, start(HOGS, 1 * MS));
+	for (int i = 0; i < TRIES && !failures; i++)
+		set_beside_a_hog(i / 2 % HOGS);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- callers ---- */
 
 enum { CALLERS = 4, CALLS = 25 };
