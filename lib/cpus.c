@@ -25,6 +25,16 @@
 
 #define CGROUPS		"/sys/fs/cgroup"
 
+/*
+ * Not on the stack: follow.c asks from a fiber, whose stack may be of 12 KiB. Who holds
+ * the lock is in short calls of the kernel, but for that nobody waits who has more to
+ * do than to ask the same.
+ */
+static struct {
+	fb_lock_t lock;
+	char path[PATH_MAX + 64], file[PATH_MAX + 80], text[8192];
+} room;
+
 /* What fits of a file, as text; false: none. */
 static bool read_text(const char *path, char *buf, size_t size)
 {
@@ -45,49 +55,61 @@ static bool read_text(const char *path, char *buf, size_t size)
 static unsigned int quota(const char *dir)
 {
 	unsigned long long quota, period;
-	char path[PATH_MAX + 16], text[64];
+	char text[64];
 
-	snprintf(path, sizeof(path), "%s/cpu.max", dir);
-	if (!read_text(path, text, sizeof(text)) ||
+	snprintf(room.file, sizeof(room.file), "%s/cpu.max", dir);
+	if (!read_text(room.file, text, sizeof(text)) ||
 	    sscanf(text, "%llu %llu", &quota, &period) != 2 || !period)
 		return UINT_MAX;
 	quota = quota / period + !!(quota % period);
 	return quota < 1 ? 1 : quota > UINT_MAX ? UINT_MAX : (unsigned int)quota;
 }
 
-/* The path of ours, at most `size` bytes of it; false: there is no v2. */
-static bool own_cgroup(char *path, size_t size)
+/* The path of ours, in room.text; NULL: there is no v2. */
+static const char *own_cgroup(void)
 {
-	char text[8192], *line = text, *end;
+	char *line = room.text, *end;
 
-	if (!read_text("/proc/self/cgroup", text, sizeof(text)))
-		return false;
+	if (!read_text("/proc/self/cgroup", room.text, sizeof(room.text)))
+		return NULL;
 	for (; line; line = end ? end + 1 : NULL) {
 		end = strchr(line, '\n');
 		if (end)
 			*end = 0;
 		if (!strncmp(line, "0::/", 4))
-			return (size_t)snprintf(path, size, "%s", line + 3) < size;
+			return strlen(line + 3) < PATH_MAX ? line + 3 : NULL;
 	}
-	return false;
+	return NULL;
+}
+
+/* Of all from our own up to the root. */
+static unsigned int least_quota(const char *own)
+{
+	unsigned int n = UINT_MAX, here;
+	char *last;
+
+	snprintf(room.path, sizeof(room.path), CGROUPS "%s", own);
+	do {
+		here = quota(room.path);
+		n = here < n ? here : n;
+		last = strrchr(room.path + strlen(CGROUPS), '/');
+		if (last)
+			*last = 0;
+	} while (last);
+	return n;
 }
 
 static unsigned int cgroup_cpus(void)
 {
-	unsigned int n = UINT_MAX, here;
-	char dir[PATH_MAX] = CGROUPS, *own = dir + strlen(CGROUPS), *last;
+	unsigned int n = UINT_MAX;
+	const char *own;
 
-	if (!own_cgroup(own, sizeof(dir) - strlen(CGROUPS)))
-		return n;
-	/* From our own up to the root. */
-	for (;;) {
-		here = quota(dir);
-		n = here < n ? here : n;
-		last = strrchr(own, '/');
-		if (!last)
-			return n;
-		*last = 0;
-	}
+	fb_lock(&room.lock);
+	own = own_cgroup();
+	if (own)
+		n = least_quota(own);
+	fb_unlock(&room.lock);
+	return n;
 }
 
 unsigned int fb_cpus(int tid)

@@ -164,6 +164,45 @@ TEST(follows_the_affinity)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- the look itself ---- */
+
+enum { LOOKS = 20 };
+
+static int is_library(const struct fiber_info *i, void *arg)
+{
+	(void)arg;
+	return i->library;
+}
+
+/* As fiber_set_processors(0) asks for one each time. */
+static void *looks_often(void *arg)
+{
+	for (int i = 0; i < LOOKS; i++)
+		check_eq(0, fiber_set_processors(0));
+	return arg;
+}
+
+static void *yields(void *arg)
+{
+	for (int i = 0; i < 2000; i++)
+		fiber_yield();
+	looks_often(NULL);
+	return arg;
+}
+
+/* The look is a fiber's, of the default size. */
+TEST(looks_with_the_smallest_stack)
+{
+	struct fiber_config cfg = { .size = sizeof(cfg), .stack_size = 16384 };
+
+	clean_environment();
+	ASSERT_EQ(0, fiber_init(&cfg));
+	join(spawn(yields, NULL));
+	EXPECT_TRUE(until(!fiber_walk(is_library, NULL)));
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
 static unsigned int with_most(unsigned int most)
 {
 	struct fiber_config cfg = {
