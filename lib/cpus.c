@@ -11,7 +11,15 @@
  * above is not seen. Where v2 is not mounted, or has no cpu controller, there is
  * no cpu.max and so no limit.
  *
- * Asked at the start, and again while the program runs: follow.c.
+ * Asked at the start, and again while the program runs: follow.c. The program counts
+ * on low descriptors meanwhile (close(0), then open), so the files stay open, with
+ * high numbers, and open() is called only where something has come or changed:
+ *
+ *	what changes		seen by			then
+ *	our cgroup		/proc/self/cgroup	others are opened
+ *	a cpu.max comes		access(): its cgroup	it is opened
+ *				has got the controller
+ *	it goes			read: ENODEV		it is closed
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -24,6 +32,7 @@
 #include "fb.h"
 
 #define CGROUPS		"/sys/fs/cgroup"
+#define LEVELS		64		/* that are looked at, from our own up */
 
 /*
  * Not on the stack: follow.c asks from a fiber, whose stack may be of 12 KiB. Who holds
@@ -32,45 +41,113 @@
  */
 static struct {
 	fb_lock_t lock;
-	char path[PATH_MAX + 64], file[PATH_MAX + 80], text[8192];
-} room;
+	bool open;			/* .cgroup was tried */
+	int cgroup;			/* /proc/self/cgroup */
+	int level[LEVELS], levels;	/* cpu.max of .own and of those above; or -1 */
+	char own[PATH_MAX];
+	char path[PATH_MAX + 64], text[8192];
+} kept;
 
-/* What fits of a file, as text; false: none. */
-static bool read_text(const char *path, char *buf, size_t size)
+static int open_high(const char *path)
+{
+	return fb_os_high(open(path, O_RDONLY | O_CLOEXEC));
+}
+
+/* What fits of a file, as text; false: none, errno 0 if it is empty. */
+static bool read_text(int fd, char *buf, size_t size)
 {
 	size_t n = 0;
 	ssize_t r = 0;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	if (fd < 0)
-		return false;
-	while (n < size - 1 && (r = read(fd, buf + n, size - 1 - n)) > 0)
+	errno = 0;
+	while (n < size - 1 &&
+	       (r = pread(fd, buf + n, size - 1 - n, (off_t)n)) > 0)
 		n += (size_t)r;
-	close(fd);
 	buf[n] = 0;
 	return r >= 0 && n;
 }
 
+/* ---- the quota ---- */
+
 /* "max 100000", "150000 100000": CPUs, rounded up. */
-static unsigned int quota(const char *dir)
+static unsigned int quota(const char *text)
 {
 	unsigned long long quota, period;
-	char text[64];
 
-	snprintf(room.file, sizeof(room.file), "%s/cpu.max", dir);
-	if (!read_text(room.file, text, sizeof(text)) ||
-	    sscanf(text, "%llu %llu", &quota, &period) != 2 || !period)
+	if (sscanf(text, "%llu %llu", &quota, &period) != 2 || !period)
 		return UINT_MAX;
 	quota = quota / period + !!(quota % period);
 	return quota < 1 ? 1 : quota > UINT_MAX ? UINT_MAX : (unsigned int)quota;
 }
 
-/* The path of ours, in room.text; NULL: there is no v2. */
+/* cpu.max of kept.path, once there is one; or -1. */
+static int open_level(void)
+{
+	size_t n = strlen(kept.path);
+	int fd = -1;
+
+	strcpy(kept.path + n, "/cpu.max");
+	if (!access(kept.path, F_OK))
+		fd = open_high(kept.path);
+	kept.path[n] = 0;
+	return fd;
+}
+
+/* Of the i-th level, which is kept.path. */
+static unsigned int level_cpus(int i)
+{
+	int *fd = &kept.level[i];
+	char text[64];
+
+	if (*fd >= 0 && read_text(*fd, text, sizeof(text)))
+		return quota(text);
+	/* By any other error it is not ours any more. */
+	if (*fd >= 0 && errno == ENODEV)
+		close(*fd);
+	*fd = open_level();
+	return *fd >= 0 && read_text(*fd, text, sizeof(text)) ?
+	       quota(text) : UINT_MAX;
+}
+
+static void close_levels(void)
+{
+	while (kept.levels)
+		if (kept.level[--kept.levels] >= 0)
+			close(kept.level[kept.levels]);
+}
+
+/* Of all from our own up to the root. */
+static unsigned int least_quota(void)
+{
+	unsigned int n = UINT_MAX, here;
+	char *last;
+
+	snprintf(kept.path, sizeof(kept.path), CGROUPS "%s", kept.own);
+	for (int i = 0; i < LEVELS; i++) {
+		if (i == kept.levels)
+			kept.level[kept.levels++] = -1;
+		here = level_cpus(i);
+		n = here < n ? here : n;
+		last = strrchr(kept.path + strlen(CGROUPS), '/');
+		if (!last)
+			break;
+		*last = 0;
+	}
+	return n;
+}
+
+/* ---- the cgroup ---- */
+
+/* The path of ours, in kept.text; NULL: there is no v2. */
 static const char *own_cgroup(void)
 {
-	char *line = room.text, *end;
+	char *line = kept.text, *end;
 
-	if (!read_text("/proc/self/cgroup", room.text, sizeof(room.text)))
+	if (!kept.open)
+		kept.cgroup = open_high("/proc/self/cgroup");
+	kept.open = true;
+	if (kept.cgroup < 0 ||
+	    !read_text(kept.cgroup, kept.text, sizeof(kept.text)))
 		return NULL;
 	for (; line; line = end ? end + 1 : NULL) {
 		end = strchr(line, '\n');
@@ -82,34 +159,31 @@ static const char *own_cgroup(void)
 	return NULL;
 }
 
-/* Of all from our own up to the root. */
-static unsigned int least_quota(const char *own)
-{
-	unsigned int n = UINT_MAX, here;
-	char *last;
-
-	snprintf(room.path, sizeof(room.path), CGROUPS "%s", own);
-	do {
-		here = quota(room.path);
-		n = here < n ? here : n;
-		last = strrchr(room.path + strlen(CGROUPS), '/');
-		if (last)
-			*last = 0;
-	} while (last);
-	return n;
-}
-
 static unsigned int cgroup_cpus(void)
 {
 	unsigned int n = UINT_MAX;
 	const char *own;
 
-	fb_lock(&room.lock);
+	fb_lock(&kept.lock);
 	own = own_cgroup();
+	if (own && strcmp(own, kept.own)) {
+		close_levels();
+		strcpy(kept.own, own);
+	}
 	if (own)
-		n = least_quota(own);
-	fb_unlock(&room.lock);
+		n = least_quota();
+	fb_unlock(&kept.lock);
 	return n;
+}
+
+/* The runtime is off, or was not to be had: nobody asks. */
+void fb_cpus_stop(void)
+{
+	close_levels();
+	if (kept.open && kept.cgroup >= 0)
+		close(kept.cgroup);
+	kept.open = false;
+	kept.own[0] = 0;
 }
 
 unsigned int fb_cpus(int tid)

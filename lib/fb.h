@@ -717,6 +717,8 @@ void fb_retire_settle(void);
 /* ---- cpus.c ---- */
 /* CPUs that the thread (0: the caller) may use: affinity, cpu.max. At least 1. */
 unsigned int fb_cpus(int tid);
+/* Nobody asks any more: close what is kept open. */
+void fb_cpus_stop(void);
 
 /* ---- follow.c ---- */
 #define FB_MAX_PROCESSORS	1024

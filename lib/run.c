@@ -412,6 +412,7 @@ static void watch_fork(void)
 /* What start() made, but for carriers. */
 static void take_down(void)
 {
+	fb_cpus_stop();
 	fb_trace_stop();
 	fb_contention_stop();
 	fb_held_stop();
@@ -433,7 +434,11 @@ static int begin(const struct fiber_config *cfg)
 	r = configure(cfg);
 	if (!r)
 		r = make_processors();
-	return r ? r : choose_backend();
+	if (!r)
+		r = choose_backend();
+	if (r)
+		fb_cpus_stop();
+	return r;
 }
 
 static int make_rest(void)

@@ -166,7 +166,23 @@ TEST(follows_the_affinity)
 
 /* ---- the look itself ---- */
 
-enum { LOOKS = 20 };
+enum { LOOKS = 20, LOW = 64 };
+
+static atomic_int opened;
+
+/* Instead of the C library's, for libfiber too. */
+int open(const char *path, int flags, ...)
+{
+	mode_t mode;
+	va_list args;
+
+	va_start(args, flags);
+	mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	if (!strcmp(path, "/proc/self/cgroup") || strstr(path, "/cpu.max"))
+		atomic_fetch_add(&opened, 1);
+	return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
 
 static int is_library(const struct fiber_info *i, void *arg)
 {
@@ -200,6 +216,64 @@ TEST(looks_with_the_smallest_stack)
 	join(spawn(yields, NULL));
 	EXPECT_TRUE(until(!fiber_walk(is_library, NULL)));
 	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
+}
+
+/* Of those from LOW on, how many a program inherits. */
+static int inherited;
+
+/* The open ones below LOW, as bits; all in *n. */
+static uint64_t low_ones(int *n)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	uint64_t low = 0;
+	struct dirent *e;
+	int fd;
+
+	*n = inherited = 0;
+	while (dir && (e = readdir(dir))) {
+		fd = atoi(e->d_name);
+		if (*e->d_name == '.' || fd == dirfd(dir))
+			continue;
+		++*n;
+		if (fd < LOW)
+			low |= 1ull << fd;
+		else
+			inherited += !(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	}
+	if (dir)
+		closedir(dir);
+	return low;
+}
+
+/* The program counts on low descriptors, and on those that it has not opened. */
+TEST(looks_take_no_descriptor)
+{
+	int before, started, now, at_start;
+	uint64_t low = low_ones(&before);
+	int leaks = inherited;
+	const char *backend = getenv("FIBER_BACKEND");
+
+	/* So late that cpus.c has asked. */
+	setenv("FIBER_BACKEND", "neither", 1);
+	EXPECT_EQ(-EINVAL, start(0, 0));
+	EXPECT_EQ(low, low_ones(&now));
+	EXPECT_EQ(before, now);
+	backend ? setenv("FIBER_BACKEND", backend, 1) :
+		  unsetenv("FIBER_BACKEND");
+	ASSERT_EQ(0, start(0, 0));
+	low_ones(&started);
+	EXPECT_EQ(leaks, inherited);
+	at_start = opened;
+	EXPECT_LT(0, at_start);
+	looks_often(NULL);
+	EXPECT_TRUE(until(!fiber_walk(is_library, NULL)));
+	EXPECT_EQ(at_start, opened);
+	low_ones(&now);
+	EXPECT_EQ(started, now);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(low, low_ones(&now));
+	EXPECT_EQ(before, now);
 	EXPECT_EQ(0, failures);
 }
 
