@@ -73,6 +73,8 @@ static int wait_locked(struct fb_caller *me, struct fb_cond *c,
 	}
 	if (state != FB_W_OBJECT || n.result != FB_MUTEX_HANDED)
 		fb_mutex_relock(me, m, state == FB_W_OBJECT);
+	else
+		fb_mutex_noted(me, m);
 	fb_mutex_deepen(m, depth);
 	return fb_wait_error(state);
 }

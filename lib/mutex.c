@@ -467,10 +467,16 @@ void fb_mutex_relock(struct fb_caller *me, struct fb_mutex *m, bool woken)
 		f->flags &= (uint16_t)~cancels;
 	if (!take(m, fb_self_id(me->c), drop, 0, false))
 		lock_wait(me, m, drop, FB_NEVER);
-	if (!f)
-		return;
-	f->flags |= cancels;
-	if (fb_unlikely(f->flags & FB_F_CHECKS))
+	if (f)
+		f->flags |= cancels;
+	fb_mutex_noted(me, m);
+}
+
+void fb_mutex_noted(struct fb_caller *me, struct fb_mutex *m)
+{
+	struct fiber *f = me->c ? me->c->cur : NULL;
+
+	if (f && fb_unlikely(f->flags & FB_F_CHECKS))
 		note(f, m, NULL);	/* it has one, or never had */
 }
 

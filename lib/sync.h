@@ -167,5 +167,7 @@ struct fb_node *fb_mutex_requeue(struct fb_mutex *m, struct fb_node *list,
 				 bool alone);
 /* Lock it, whatever may be; woken: by fb_mutex_requeue and after. */
 void fb_mutex_relock(struct fb_caller *me, struct fb_mutex *m, bool woken);
+/* The caller has it again, by a hand-over: its note, if there is one, is valid. */
+void fb_mutex_noted(struct fb_caller *me, struct fb_mutex *m);
 
 #endif

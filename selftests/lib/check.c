@@ -313,8 +313,42 @@ static void others_give_back(void)
 	}
 }
 
+static void *is_handed_it(void *arg)
+{
+	check_eq(0, fiber_mutex_lock(&mutex));
+	check_eq(0, fiber_cond_wait(&cond, &mutex));
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	return arg;
+}
+
+static void *gives_up(void *arg)
+{
+	check_eq(-ETIMEDOUT, fiber_mutex_lock_until(&mutex, fiber_now() + 20 * MS));
+	return arg;
+}
+
+/* Who waits for a condition gets the mutex from who unlocks it, as it starves. */
+static void it_is_handed_over(void)
+{
+	fiber_t *f[2];
+
+	f[0] = spawn(is_handed_it, NULL);
+	settle();
+	check_eq(0, fiber_mutex_lock(&mutex));
+	f[1] = spawn(gives_up, NULL);
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	check_eq(0, fiber_mutex_lock(&mutex));
+	fiber_yield();
+	check_eq(0, fiber_cond_signal(&cond));
+	join(f[1]);
+	check_eq(0, fiber_mutex_unlock(&mutex));
+	join(f[0]);
+}
+
 static void *main_is_careful(void *arg)
 {
+	if (arg)
+		it_is_handed_over();
 	fiber_t *f[CAREFUL];
 
 	others_give_back();
@@ -330,7 +364,7 @@ static int all_are_careful(void)
 
 	for (unsigned int processors = 1; processors <= 2; processors++) {
 		check_eq(0, start(processors, 1 * MS));
-		join(spawn(main_is_careful, NULL));
+		join(spawn(main_is_careful, processors == 1 ? &mutex : NULL));
 		check_eq(0, fiber_mutex_destroy(&mutex));
 		check_eq(0, fiber_mutex_destroy(&recursive));
 		check_eq(0, fiber_rwlock_destroy(&rwlock));
