@@ -54,13 +54,18 @@
 static void hand_out(struct fb_processor *p)
 {
 	struct fiber *f;
+	bool any = false;
 
 	while ((f = fb_runq_swap_next(&p->q, NULL)) || (f = fb_runq_pop(&p->q)) ||
-	       (p->hurry && (f = fb_latency_pick(p))))
+	       (p->hurry && (f = fb_latency_pick(p)))) {
 		fb_sched_put_global(f);
+		any = true;
+	}
 	FB_WRITE(p->watch, 0);
 	fb_sched_publish(p);
-	fb_sched_wake();
+	/* For nothing, it would disturb whoever looks for a deadlock (all_quiet). */
+	if (any)
+		fb_sched_wake();
 }
 
 /* Until use is not what it was, or it is time to help. */

@@ -208,6 +208,24 @@ static int with_a_locked_fiber(void)
 	return fiber_run(waits_for_locked, NULL);
 }
 
+/* A processor is held: fiber_set_processors. */
+static void *fewer(void *arg)
+{
+	check_eq(0, fiber_set_processors(1));
+	deadlock(arg);
+	return arg;
+}
+
+static int on_fewer_processors(void)
+{
+	struct fiber_config k = { .size = sizeof(k), .processors = 2 };
+	fiber_t *f;
+
+	check_eq(0, fiber_init(&k));
+	check_eq(0, fiber_spawn(&f, fewer, NULL));
+	return fiber_join(f, NULL);
+}
+
 static void check_said(const char *words)
 {
 	if (!strstr(said, words))
@@ -226,6 +244,12 @@ static void mutexes_that_cross(void)
 	check_said(" \"a then b\", stack ");	/* who holds the other's */
 	check_said(" \"b then a\", stack ");
 	check_said("3 of them wait, and 1 plain thread;");
+}
+
+static void mutexes_that_cross_on_fewer(void)
+{
+	reported(on_fewer_processors);
+	check_said("\"a then b\": parked (mutex)");
 }
 
 static void abort_if_asked(void)
@@ -291,13 +315,14 @@ TEST(never_missed)
 		outside_threads_that_do_not_matter,
 #ifndef __SANITIZE_THREAD__
 		mutexes_that_cross, abort_if_asked, plain_threads_that_wait,
-		fibers_that_keep_their_thread,
+		fibers_that_keep_their_thread, mutexes_that_cross_on_fewer,
 #endif
 	};
 
 	(void)mutexes_that_cross, (void)abort_if_asked;
 	(void)plain_threads_that_wait;
 	(void)fibers_that_keep_their_thread;
+	(void)mutexes_that_cross_on_fewer;
 	all_at_once(fn, ARRAY_SIZE(fn));
 	EXPECT_EQ(0, failures);
 }
