@@ -158,7 +158,7 @@ static bool next_turn(struct round *r)
 
 	fb_os_sleep(&cold.word, r->word,
 		    now + (took > MS ? took : MS));
-	r->turn = fb_clock();
+	r->now = r->turn = fb_clock();
 	r->looked = r->out = 0;
 	return !FB_READ(cold.quit);
 }
