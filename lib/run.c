@@ -118,7 +118,8 @@ int fb_env_number(const char *name, uint64_t min, uint64_t max, uint64_t *value)
 		return 0;
 	errno = 0;
 	v = strtoull(s, &end, 10);
-	if (errno || *end || *s == '-' || v < min || v > max) {
+	/* strtoull takes blanks and a minus. */
+	if (errno || *end || *s < '0' || *s > '9' || v < min || v > max) {
 		fb_say("%s=%s: a number from %llu to %llu is wanted", name, s,
 		       (unsigned long long)min, (unsigned long long)max);
 		errno = err;

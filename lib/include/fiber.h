@@ -52,7 +52,7 @@ int *fiber_errno_location(void);
  *               cpu.max of its cgroup, also when those change while it runs:
  *               see fiber_set_processors
  * @max_carriers: cap on threads made for fibers; default 10000, at least
- *               processors + 1; the module may allow fewer
+ *               max_processors + 1; the module may allow fewer
  * @stack_size:  default stack of a fiber, bytes; default 64 KiB, 16 KiB at
  *               least, 64 GiB at most, rounded up to pages. A guard page, the
  *               descriptor and the place it is shifted by take 4.2 to 6 KiB
@@ -62,7 +62,8 @@ int *fiber_errno_location(void);
  *               default 50 us, 10 ms at most; FIBER_GRACE_NONE: none
  * @seed:        not 0: one processor, a schedule drawn from this number and time
  *               that jumps, so that a run can be had again: fiber_seed(7)
- * @max_processors: how many there can be later, up to 1024. Each beyond those in use
+ * @max_processors: how many there can be later, up to 1024; those at the start, at
+ *               least. Each beyond those in use
  *               costs a thread. Default: if the number was given, that; else the
  *               machine's CPUs, but no more than 4 times those at the start
  * @cold_ns:     not 0: the stacks of fibers that have been parked for so long go to
