@@ -42,6 +42,7 @@
 static struct {
 	fb_lock_t lock;
 	bool open;			/* .cgroup was tried */
+	bool unknown;			/* a limit is there, and not to be had */
 	int cgroup;			/* /proc/self/cgroup */
 	int level[LEVELS], levels;	/* cpu.max of .own and of those above; or -1 */
 	char own[PATH_MAX];
@@ -87,8 +88,10 @@ static int open_level(void)
 	int fd = -1;
 
 	strcpy(kept.path + n, "/cpu.max");
-	if (!access(kept.path, F_OK))
+	if (!access(kept.path, F_OK)) {
 		fd = open_high(kept.path);
+		kept.unknown |= fd < 0;
+	}
 	kept.path[n] = 0;
 	return fd;
 }
@@ -159,6 +162,7 @@ static const char *own_cgroup(void)
 	return NULL;
 }
 
+/* 0: not known. */
 static unsigned int cgroup_cpus(void)
 {
 	unsigned int n = UINT_MAX;
@@ -170,8 +174,11 @@ static unsigned int cgroup_cpus(void)
 		close_levels();
 		strcpy(kept.own, own);
 	}
+	kept.unknown = false;
 	if (own)
 		n = least_quota();
+	if (kept.unknown)
+		n = 0;
 	fb_unlock(&kept.lock);
 	return n;
 }
@@ -192,11 +199,13 @@ unsigned int fb_cpus(int tid)
 	cpu_set_t set;
 	int n = 0;
 
+	if (!most && tid)
+		return 0;
 	if (!sched_getaffinity(tid, sizeof(set), &set))
 		n = CPU_COUNT(&set);
 	if (n < 1)
 		n = (int)sysconf(_SC_NPROCESSORS_ONLN);
 	if (n < 1)
 		n = 1;
-	return (unsigned int)n < most ? (unsigned int)n : most;
+	return !most || (unsigned int)n < most ? (unsigned int)n : most;
 }

@@ -708,14 +708,17 @@ uint32_t fb_retired(void);
 
 /*
  * Not fiber_set_processors, but the CPUs say how many there are to be: unless that was
- * called meanwhile. Owner of a processor.
+ * called meanwhile. 0: not known, so as before. Owner of a processor.
  */
 void fb_retire_follow(uint32_t n);
 /* The calling fiber, of the library: until all that are to be retired are held. */
 void fb_retire_settle(void);
 
 /* ---- cpus.c ---- */
-/* CPUs that the thread (0: the caller) may use: affinity, cpu.max. At least 1. */
+/*
+ * CPUs that the thread (0: the caller) may use: affinity, cpu.max. At least 1; 0 (of a
+ * thread): there is a cpu.max that cannot be read now, for want of descriptors.
+ */
 unsigned int fb_cpus(int tid);
 /* Nobody asks any more: close what is kept open. */
 void fb_cpus_stop(void);

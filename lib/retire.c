@@ -215,7 +215,7 @@ static void set_use(uint32_t n)
 void fb_retire_follow(uint32_t n)
 {
 	fb_lock(&use_lock);
-	if (FB_READ(fb_rt.follow) & FB_FOLLOW_CPUS)
+	if (n && FB_READ(fb_rt.follow) & FB_FOLLOW_CPUS)
 		set_use(n < fb_rt.nproc ? n : fb_rt.nproc);
 	fb_unlock(&use_lock);
 }
