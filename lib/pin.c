@@ -40,7 +40,8 @@
  *
  * To give the processor away: the user backend does it at once (leave). The module
  * needs to be told nothing: C blocks with in_fiber set, so that it takes the
- * processor after the grace time, and not if L is back before.
+ * processor after the grace time, and not if L is back before. Until it blocks it may
+ * be preempted, in its root: fb_preempted says the same again.
  *
  * Rejected: to look at each pick whose turn it is (what nobody uses would cost all);
  * to let L wait as a plain thread (no cancellation, no state that tools could see).

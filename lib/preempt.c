@@ -206,6 +206,15 @@ void fb_preempted(struct fb_carrier *c)
 
 	fb_sched_heed(c);
 	fb_sched_clock(p);
+	/*
+	 * In fb_pin_wait, about to sleep: what it said there, that another is to look,
+	 * holds of this processor, too.
+	 */
+	if (fb_unlikely(!c->cur)) {
+		FB_WRITE(p->page->takeover,
+			 FB_TAKEOVER_READY | FB_TAKEOVER_WATCH);
+		return;
+	}
 	if (lost)		/* it has just waited for its turn */
 		return;
 	if (fb_timer_fire(p, now))
