@@ -138,6 +138,17 @@ clock_runs_wild() {
 	echo "     this kernel's clock is wrong"
 }
 
+# An oops with bits in EFLAGS that are 0 in every x86 (3, 5, 15, 22-31), which no
+# program can set: the emulator has lost the flags that it computes when they are
+# asked for. Seen once, with the direction flag: memset went backwards over its own
+# return address.
+flags_no_cpu_has() {
+	local flags
+	flags=$(sed -n 's/.* EFLAGS: \([0-9a-f]\{8\}\).*/\1/p' "$1" | head -n 1)
+	[ -n "$flags" ] && ((0x$flags & 0xffc08028)) || return 1
+	echo "     EFLAGS of the oops: $flags, which no processor can have"
+}
+
 # Emulated processors can meet the breakpoint of a kernel that patches its own
 # code: an int3 oops, or a hang. Stock kernels do so while they boot, with no
 # module of ours. A second boot hides no defect when the first one died before
@@ -146,6 +157,7 @@ emulator_fault() {
 	local log=$1 tap=$2
 	! host_stood_still "$log" "$tap" || return 0
 	! clock_runs_wild "$log" || return 0
+	! flags_no_cpu_has "$log" || return 0
 	! grep -q '^not ok' "$tap" || return 1
 	! grep -q 'int3: 0000' "$log" || return 0
 	! grep -qE '^# (INSERTED|RUN|END)' "$tap" || return 1
