@@ -18,7 +18,7 @@
 
 #include "httpd.h"
 
-enum { LINGER_BYTES = 256 * 1024 };
+enum { LINGER_S = 5 };
 
 static time_t now_s(void)
 {
@@ -153,17 +153,14 @@ static bool answer_one(struct conn *c)
  */
 static void linger(int fd)
 {
-	time_t deadline = now_s() + 2;
+	time_t deadline = now_s() + LINGER_S;
 	char waste[4096];
-	size_t sum = 0;
-	ssize_t n;
 
 	if (shutdown(fd, SHUT_WR) < 0)
 		return;
 	set_timeout(fd, SO_RCVTIMEO, 1);
-	while (sum < LINGER_BYTES && now_s() < deadline &&
-	       (n = read(fd, waste, sizeof(waste))) > 0)
-		sum += (size_t)n;
+	while (now_s() < deadline && read(fd, waste, sizeof(waste)) > 0)
+		;
 }
 
 void *conn_main(void *arg)
