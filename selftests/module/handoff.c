@@ -9,19 +9,21 @@
 
 /* What carriers report, in the order in which they got the processor. */
 static struct {
-	unsigned int n;
+	unsigned int begun, n;
 	char who[32];
 	uint32_t event[32];
 } seen;
 
+/* What it says is there when .n counts it. */
 static void report(char who, uint32_t event)
 {
-	unsigned int i = ADD(seen.n, 1) - 1;
+	unsigned int i = ADD(seen.begun, 1) - 1;
 
 	if (i < 32) {
 		seen.event[i] = event;
 		seen.who[i] = who;
 	}
+	ADD(seen.n, 1);
 }
 
 struct waiter {
