@@ -11,7 +11,7 @@
  *		are looked at there
  *   FB_F_CHECKS	in the flags of every fiber of the program: it locks by the slow
  *		way, which makes a note, and ends by the slow way, which looks for notes
- *   FB_CHECKED	in the word of a mutex that was noted: it is unlocked by the slow way,
+ *   CHECKED	in the word of a mutex that was noted: it is unlocked by the slow way,
  *		which drops the note. Set and cleared by its owner, as an owner it has
  *
  * Notes lie in a table of lists, by the fiber, under a lock that is taken with

@@ -63,8 +63,7 @@ yield(struct fb_carrier *c, struct fb_processor *p, uint32_t pending)
 }
 
 /* A preemption was put off; or there is a seed. */
-static void yield_pending(struct fb_carrier *c,
-						    struct fb_processor *p)
+static void yield_pending(struct fb_carrier *c, struct fb_processor *p)
 {
 	if (fb_rt.seeded)
 		fb_seed_yields();

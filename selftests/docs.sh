@@ -13,24 +13,8 @@ set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 TOP=$(cd "$HERE/.." && pwd)
 cd "$TOP"
-n=0
-
-case_() {
-	n=$((n + 1))
-	echo "$1 $n - $2"
-}
-
-# result NAME: standard input has one complaint a line
-result() {
-	local text
-	text=$(cat)
-	if [ -z "$text" ]; then
-		case_ ok "$1"
-	else
-		echo "$text" | sed 's/^/# /'
-		case_ 'not ok' "$1: $(wc -l <<<"$text")"
-	fi
-}
+# shellcheck source-path=SCRIPTDIR source=result.sh
+. "$HERE/result.sh"
 
 # test_exists PROGRAM NAME: PROGRAM is module/x, lib/x or model/x
 test_exists() {

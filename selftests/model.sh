@@ -13,7 +13,8 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 BUILD=${BUILD:-$HERE/../build}/model
-n=0
+# shellcheck source-path=SCRIPTDIR source=result.sh
+. "$HERE/result.sh"
 
 die() {
 	echo "1..0 # SKIP $*"
@@ -34,11 +35,6 @@ run() {
 		timeout "${LIMIT:-1200}" ./pan -m300000 -w24 >pan.log 2>&1 || true
 		cat pan.log
 	)
-}
-
-case_() {
-	n=$((n + 1))
-	echo "$1 $n $2"
 }
 
 # holds NAME FLAG...: searched to the end, no error

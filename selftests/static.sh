@@ -19,19 +19,8 @@ KERNEL=6.1
 # are no expressions; fiber_may_fail() needs its failure with fault injection only.
 IGNORE=LINUX_VERSION_CODE,CONSTANT_COMPARISON,COMPLEX_MACRO,MACRO_ARG_UNUSED
 
-n=0
-case_() {
-	n=$((n + 1))
-	echo "$1 $n - $2"
-}
-
-# result NAME: standard input has one complaint a line
-result() {
-	local text
-	text=$(cat)
-	[ -z "$text" ] || sed 's/^/# /' <<<"$text"
-	case_ "$([ -z "$text" ] && echo ok || echo not ok)" "$1"
-}
+# shellcheck source-path=SCRIPTDIR source=result.sh
+. "$HERE/result.sh"
 
 # All sources anew, in a folder of their own: sparse reads what kbuild compiles.
 run_sparse() {
