@@ -177,12 +177,30 @@ ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	fb_leave(c);
 }
 
+/*
+ * The child f goes on, its parent self, which is saved, is the newest of p's ring. When
+ * that goes on, perhaps on another carrier: the one returned.
+ */
+static inline __attribute__((always_inline)) struct fb_carrier *
+switch_to_child(struct fb_carrier *c, struct fb_processor *p,
+		struct fiber **self, struct fiber *f)
+{
+	struct fb_ctx *me = &(*self)->ctx;
+
+	FB_PROBE(switch, (*self)->id, f->id, p->index);
+	c->cur = f;
+	fb_runq_publish_some(&p->q);
+	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));
+	*self = (struct fiber *)me;
+	FB_WRITE((*self)->child, 0);
+	return c;
+}
+
 /* Go on as f, the caller being the newest ready fiber; later, as the caller. */
 static inline __attribute__((always_inline)) void
 run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 {
 	struct fiber *self = c->cur;
-	struct fb_ctx *me = &self->ctx;
 	bool slow = fb_unlikely(++p->pass >= p->look_at);
 
 	if (slow && c->locked) {
@@ -199,12 +217,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
 	fb_sched_wake();
-	FB_PROBE(switch, self->id, f->id, p->index);
-	c->cur = f;
-	fb_runq_publish_some(&p->q);
-	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));
-	self = (struct fiber *)me;
-	FB_WRITE(self->child, 0);
+	c = switch_to_child(c, p, &self, f);
 	fb_sched_resume(c, self);
 }
 
@@ -281,7 +294,6 @@ spawn_fast(struct fb_carrier *c, struct fb_processor *p, fiber_t **out,
 	   void *(*fn)(void *), void *arg)
 {
 	struct fiber *self = c->cur, *f = p->pool;
-	struct fb_ctx *me = &self->ctx;
 	uint64_t id = p->id_next;
 
 	p->pool = f->link;
@@ -293,12 +305,7 @@ spawn_fast(struct fb_carrier *c, struct fb_processor *p, fiber_t **out,
 	FB_PROBE(spawn, f->id, self->id, f->fn);
 	FB_WRITE(self->child, id);	/* take_parent may look */
 	self->err = *c->errno_loc;
-	FB_PROBE(switch, self->id, f->id, p->index);
-	c->cur = f;
-	fb_runq_publish_some(&p->q);
-	c = fb_switch_new(c, &me, &f->ctx, fb_sched_push(p));
-	self = (struct fiber *)me;
-	FB_WRITE(self->child, 0);
+	c = switch_to_child(c, p, &self, f);
 	if (fb_unlikely(self->flags & FB_F_RESUMES))
 		return resume_any(c, self, out, f);
 	fb_sched_resume_plain(c, self);
