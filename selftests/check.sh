@@ -266,9 +266,17 @@ deps() {
 		broken "packages are missing (see above)"
 }
 
+# In full, then in short: who keeps only the end of all this has it there.
+what_failed() {
+	say "what failed"
+	tail -n 200 "$LOGS/failed"
+	say "in short"
+	grep -avE ': +# (hung|tell)' "$LOGS/failed" | tail -n 16 | cut -c 1-160
+}
+
 finish() {
 	[ -z "${background:-}" ] || wait "$background" || true
-	[ "$failed" = 0 ] || { say "what failed"; tail -n 200 "$LOGS/failed"; }
+	[ "$failed" = 0 ] || what_failed
 	printf '\nlogs: %s\n' "$LOGS"
 	echo "$passed passed, $failed failed, $skipped skipped"
 	[ "$failed" = 0 ]
