@@ -11,7 +11,8 @@
 
 #define KIB	1024UL
 #define DEEP	(32 * KIB)		/* bytes of each stack that are touched */
-#define DEEP_KIB (DEEP / KIB)
+#define PAGE	4096UL
+#define DEEP_PAGES (DEEP / PAGE)
 #define AFTER	(100 * MS)
 #define MAKE_SWAP "/vm/swap/on"
 
@@ -46,9 +47,19 @@ static void drop_swap(void)
 		failed(__FILE__, __LINE__, "swapoff");
 }
 
-static long rollup(const char *key)
+/* Of n pages from addr on, how many are in memory, and in swap. */
+static void count_pages(uintptr_t addr, size_t n, long *memory, long *swap)
 {
-	return proc_number("/proc/self/smaps_rollup", key);
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uint64_t entry[n];
+	ssize_t got = pread(fd, entry, sizeof(entry), (off_t)(addr / PAGE * 8));
+
+	check_eq(sizeof(entry), got);
+	close(fd);
+	for (size_t i = 0; got > 0 && i < (size_t)got / 8; i++) {
+		*memory += entry[i] >> 63;
+		*swap += entry[i] >> 62 & 1;
+	}
 }
 
 static int start_cold(unsigned int processors, uint64_t after)
@@ -104,6 +115,9 @@ static bool left_alone(int tid)
 
 /* ---- fibers that wait deep down ---- */
 
+#define MOST_FIBERS 5000
+
+static uintptr_t words_at[MOST_FIBERS];
 static fiber_event_t go[2] = { FIBER_EVENT_INIT, FIBER_EVENT_INIT };
 static atomic_int arrived[3];
 
@@ -126,6 +140,7 @@ static void *waits_deep(void *arg)
 {
 	volatile uint32_t w[DEEP / sizeof(uint32_t)];
 
+	words_at[(long)arg] = (uintptr_t)w;
 	for (size_t i = 0; i < DEEP / sizeof(*w); i++)
 		w[i] = word_of((long)arg, i);
 	for (int k = 0; k < 2; k++) {
@@ -142,19 +157,25 @@ static int how_many(void)
 {
 	const char *s = getenv("FIBER_COLD_FIBERS");
 
-	return s && atoi(s) > 0 ? atoi(s) : in_vm() ? 100 : 5000;
+	int n = s ? atoi(s) : in_vm() ? 100 : MOST_FIBERS;
+
+	return n < 1 || n > MOST_FIBERS ? MOST_FIBERS : n;
 }
 
-/* Of nine pages or so three stay: the top one, and one or two at sp. */
+/* Of eight pages or nine, one or two at sp stay. */
 static bool most_are_out(int n)
 {
-	return rollup("Swap:") >= n * (long)DEEP_KIB / 2;
+	long memory = 0, swap = 0;
+
+	for (int i = 0; i < n; i++)
+		count_pages(words_at[i], DEEP_PAGES, &memory, &swap);
+	return swap >= n * (long)DEEP_PAGES * 5 / 8;
 }
 
 TEST(stacks_go_to_swap_and_come_back_whole)
 {
 	const int N = how_many();
-	long empty, cold, swap;
+	long memory = 0, swap = 0;
 	uint64_t from;
 	int tid;
 
@@ -164,7 +185,6 @@ TEST(stacks_go_to_swap_and_come_back_whole)
 	ASSERT_TRUE(fiber_features() & FIBER_FEATURE_COLD);
 	EXPECT_NE(NULL, strstr(fiber_backend(), "pages out cold stacks"));
 	ASSERT_TRUE(until(tid = cold_thread()));
-	empty = rollup("Rss:");
 	for (long i = 0; i < N; i++)
 		ASSERT_EQ(0, fiber_spawn(NULL, waits_deep, (void *)i));
 	ASSERT_TRUE(until(arrived[0] == N));
@@ -173,11 +193,10 @@ TEST(stacks_go_to_swap_and_come_back_whole)
 	figure("cold: %d fibers, most out after %lu ms\n", N,
 	       (now_ns() - from) / MS);
 	ASSERT_TRUE(until(left_alone(tid)));
-	cold = rollup("Rss:");
-	swap = rollup("Swap:");
-	figure("cold: bytes each: %ld in memory, %ld in swap\n",
-	       (cold - empty) * 1024 / N, swap * 1024 / N);
-	EXPECT_LT(cold - empty, N * (long)DEEP_KIB / 2);
+	for (int i = 0; i < N; i++)
+		count_pages(words_at[i], DEEP_PAGES, &memory, &swap);
+	figure("cold: of %lu bytes each: %lu in memory, %lu in swap\n", DEEP,
+	       memory * PAGE / N, swap * PAGE / N);
 	/* They run, look at all of it, and wait anew. */
 	fiber_event_set(&go[0]);
 	ASSERT_TRUE(until(arrived[1] == N));
@@ -224,7 +243,7 @@ TEST(who_runs_meanwhile_loses_nothing)
 		ASSERT_EQ(0, fiber_spawn(NULL, comes_and_goes, (void *)i));
 	/* As often as if most of each had gone out five times. */
 	EXPECT_TRUE(until(proc_number("/proc/vmstat", "pswpout ") - before >
-			  N * (long)DEEP_KIB / 8 * 5));
+			  N * (long)(DEEP / KIB) / 8 * 5));
 	enough = true;
 	ASSERT_TRUE(until(arrived[0] == N));
 	EXPECT_EQ(0, fini_soon());
