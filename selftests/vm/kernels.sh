@@ -14,8 +14,9 @@
 #
 # The cache folder (FIBER_CACHE, default ~/.cache/fiber) holds
 #   apt/             a private apt state; the host's own is only read
-#   kernels/NAME/    vmlinux (uncompressed), release, build -> header tree; swap/:
-#                    the modules of zram, in order of loading (6.x; else empty)
+#   kernels/NAME/    vmlinux (uncompressed), release, build -> header tree; swap/
+#                    and fuse/: the modules of zram and FUSE, in order of loading
+#                    (6.x; else empty)
 #   trixie/          a small chroot: kbuild helpers of 7.x need its glibc
 #   source/VERSION/  version, and the tree of linux-source-VERSION
 #
@@ -200,17 +201,18 @@ extract_vmlinux() {
 		die "$(basename "$1") is neither XZ, ZSTD nor LZ4 inside"
 }
 
-# unpack_swap FOLDER TO: what zram depends on, numbered; of 7.x the modules are in
-# another package
-unpack_swap() {
-	local m file n=0
-	mkdir -p "$2"
-	for m in zsmalloc lz4_compress lz4hc_compress zram; do
-		file=$(find "$1" -name "$m.ko*" -type f)
+# unpack_modules FOLDER TO NAME...: those that are there, numbered; of 7.x the
+# modules are in another package, and FUSE is built in from 6.12 on
+unpack_modules() {
+	local from=$1 to=$2 m file n=0
+	shift 2
+	mkdir -p "$to"
+	for m; do
+		file=$(find "$from" -name "$m.ko*" -type f)
 		case $file in
 		'') continue ;;
-		*.xz) xz -dc "$file" >"$2/$n-$m.ko" ;;
-		*) cp "$file" "$2/$n-$m.ko" ;;
+		*.xz) xz -dc "$file" >"$to/$n-$m.ko" ;;
+		*) cp "$file" "$to/$n-$m.ko" ;;
 		esac
 		n=$((n + 1))
 	done
@@ -222,12 +224,15 @@ unpack_image() {
 	dpkg-deb --fsys-tarfile "$deb" |
 		tar -x -C "$root/image" --wildcards --wildcards-match-slash \
 			'*/vmlinuz*' '*/zram.ko*' '*/zsmalloc.ko*' \
-			'*/lz4_compress.ko*' '*/lz4hc_compress.ko*' 2>/dev/null ||
+			'*/lz4_compress.ko*' '*/lz4hc_compress.ko*' \
+			'*/fuse.ko*' 2>/dev/null ||
 		true			# not every pattern is there
 	z=$(find "$root/image" -name 'vmlinuz*' -type f)
 	[ -n "$z" ] || die "$(basename "$deb") holds no vmlinuz"
 	extract_vmlinux "$z" "$root/vmlinux"
-	unpack_swap "$root/image" "$root/swap"
+	unpack_modules "$root/image" "$root/swap" \
+		zsmalloc lz4_compress lz4hc_compress zram
+	unpack_modules "$root/image" "$root/fuse" fuse
 	rm -rf "$root/image"
 }
 

@@ -8,6 +8,7 @@
 #   vm_add_module DIR FIBER_KO       the module that init inserts
 #   vm_add_fault_module DIR FIBER_KO the one with FAULT=1, and its tests
 #   vm_add_swap DIR FOLDER           zram's modules, and a script that makes swap of it
+#   vm_add_fuse DIR FOLDER           FUSE's module
 #   vm_add_program DIR FILE [PATH]   a program with the libraries it needs
 #   vm_add_path DIR PATH[=TO]        a file or folder, at its own path, or at TO
 #   vm_add_test DIR LABEL COMMAND    a line for init's list
@@ -99,6 +100,11 @@ vm_add_swap() {
 	mkdir -p "$1/vm/swap"
 	cp "$2"/*.ko "$1/vm/swap/" 2>/dev/null || return 0
 	cp "$VM_HERE/swap-on" "$1/vm/swap/on"
+}
+
+vm_add_fuse() {
+	mkdir -p "$1/vm/fuse"
+	cp "$2"/*.ko "$1/vm/fuse/" 2>/dev/null || true	# built in
 }
 
 # Shared libraries go where the guest's loader looks first.

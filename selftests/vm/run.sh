@@ -26,7 +26,8 @@
 # selftests/module/inject runs with build/modules/KERNEL.fault/fiber.ko, if there
 # is one (make modules FAULT=1).
 #
-# Without PROGRAM: all of build/selftests/module and build/selftests/lib.
+# Without PROGRAM: all of build/selftests/module and build/selftests/lib, and
+# build/selftests/libraries/fuse3.
 # The whole output is in build/vm/KERNEL.tap afterwards, the kernel's in
 # KERNEL.log (KERNEL.TAG.tap with VM_TAG=TAG); runs may go on at the same time.
 # Closes with "# TALLY passed failed skipped"; status 0 when nothing failed.
@@ -98,9 +99,11 @@ add_one() {
 	esac
 }
 
-# No kernel has a part in what seed tests: natively is enough.
+# No kernel has a part in what seed tests: natively is enough. FUSE needs no world of
+# its own as other libraries do (vm/libraries.sh).
 default_programs() {
-	find "$VM_BUILD/selftests/module" "$VM_BUILD/selftests/lib" -maxdepth 1 \
+	find "$VM_BUILD/selftests/module" "$VM_BUILD/selftests/lib" \
+		"$VM_BUILD/selftests/libraries/fuse3" -maxdepth 1 \
 		-type f -perm -100 ! -name seed 2>/dev/null | sort
 }
 
@@ -115,6 +118,7 @@ make_image() {
 		vm_environment "$root" FIBER_VM_EMULATED=1
 	[ -z "$module" ] || vm_add_module "$root" "$module"
 	[ ! -d "$kernel/swap" ] || vm_add_swap "$root" "$kernel/swap"
+	[ ! -d "$kernel/fuse" ] || vm_add_fuse "$root" "$kernel/fuse"
 	for path in "${files[@]}"; do vm_add_path "$root" "$path"; done
 	for path in "${tools[@]}"; do vm_add_program "$root" "$path"; done
 	for program; do add_one "$root" "$program"; done
