@@ -424,9 +424,12 @@ static void close_all(void)
 {
 	/* Pairs with the load in on_signal. */
 	__atomic_store_n(&sg.on, 0, __ATOMIC_SEQ_CST);
+	/* Our thread may be sending what has come before. */
+	pthread_mutex_lock(&sg.lock);
 	for (int sig = 1; sig < NSIG; sig++)
 		take_out(sig, NULL);
 	put_all_back();
+	pthread_mutex_unlock(&sg.lock);
 	/* Pairs with the acquire in go_round. */
 	FB_RELEASE(sg.quit, 1);
 	rouse();

@@ -366,6 +366,42 @@ TEST_F(sig, comes_while_channels_come_and_go)
 	RUN(come_and_go, NULL);
 }
 
+/* fiber_fini comes while values are being sent. */
+enum { LEFT = 16 };
+
+static void *floods(void *arg)
+{
+	while (!atomic_load(&over))
+		kill(getpid(), SIGUSR1);
+	return arg;
+}
+
+static void *leaves_many(void *arg)
+{
+	fiber_chan_t **left = arg;
+
+	for (int i = 0; i < LEFT; i++)
+		left[i] = wanting(1, SIGUSR1);
+	next_of(left[0]);
+	return NULL;
+}
+
+TEST_F(sig, comes_while_the_runtime_ends)
+{
+	fiber_chan_t *left[LEFT] = { NULL };
+	pthread_t t;
+
+	signal(SIGUSR1, SIG_IGN);
+	ASSERT_EQ(0, pthread_create(&t, NULL, floods, NULL));
+	for (int i = 0; i < 20; i++) {
+		RUN(leaves_many, left);
+		for (int k = 0; k < LEFT; k++)
+			EXPECT_EQ(0, fiber_chan_destroy(left[k]));
+	}
+	atomic_store(&over, true);
+	EXPECT_EQ(0, pthread_join(t, NULL));
+}
+
 /* ---- masks and children ---- */
 
 static void *blocked(void *arg)
