@@ -37,9 +37,10 @@
  *	held? take it back		takeover = 0
  *
  * What a held processor has. Its ready fibers go to the global queue. Its timers stay:
- * everybody fires everybody's. Its free stacks stay, some 256. If nobody else watches
- * the timers its holder does, and if nobody sleeps in epoll_wait it looks now and
- * then: those who blocked before cannot know that it has stopped.
+ * everybody fires everybody's. Its free stacks stay, some 256. If its holder was woken
+ * for work (it has the searcher's token), another is woken in its place. If nobody else
+ * watches the timers its holder does, and if nobody sleeps in epoll_wait it looks now
+ * and then: those who blocked before cannot know that it has stopped.
  */
 #include "pass.h"
 #include "poller.h"
@@ -85,10 +86,11 @@ static void rest(uint32_t use, uint64_t nap)
 
 void fb_retire(struct fb_carrier *c, struct fb_processor *p)
 {
+	bool woken = c->searching;
 	uint64_t nap = NAP_MIN;
 	uint32_t use;
 
-	if (c->searching)
+	if (woken)
 		fb_search_end(c);
 	/* Full barrier; pairs with the look at held in call_in. */
 	__atomic_store_n(&p->held, 1, __ATOMIC_SEQ_CST);
@@ -97,6 +99,9 @@ void fb_retire(struct fb_carrier *c, struct fb_processor *p)
 		if (fb_poller_missing())
 			fb_poller_look(p, FB_NEVER);
 		hand_out(p);
+		if (woken)		/* for work that this one does not do */
+			fb_sched_wake();
+		woken = false;
 		use = FB_ACQUIRE(fb_rt.use);	/* Pairs with the release in set. */
 		if (p->index < use || FB_READ(fb_rt.state) >= FB_STOPPING)
 			break;

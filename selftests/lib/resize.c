@@ -138,12 +138,31 @@ TEST(down_and_up_under_load)
 
 /* ---- nothing runs ---- */
 
+enum { ROUNDS = 40 };
+
+static atomic_int ran;
+
+static void *runs(void *arg)
+{
+	atomic_fetch_add(&ran, 1);
+	return arg;
+}
+
 TEST(idle_ones_are_retired)
 {
 	ASSERT_EQ(0, start(MOST, 0));
 	for (unsigned int n = MOST; n; n--) {
 		set(n);
 		EXPECT_TRUE(settled(n));
+	}
+	/* Who is woken for a fiber may have one to hold, and run none. */
+	for (int i = 0; i < ROUNDS; i++) {
+		set(MOST);
+		ASSERT_TRUE(settled(MOST));
+		set(1);
+		ASSERT_EQ(0, fiber_spawn(NULL, runs, NULL));
+		ASSERT_TRUE(until(ran == i + 1));
+		ASSERT_TRUE(settled(1));
 	}
 	set(MOST);
 	EXPECT_TRUE(settled(MOST));
