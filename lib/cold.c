@@ -293,19 +293,34 @@ static bool holds(void)
 	return r;
 }
 
+static bool is_wrong(uint64_t ns)
+{
+	return ns && (ns < AFTER_MIN || ns > AFTER_MAX);
+}
+
 int fb_cold_config(uint64_t ns)
 {
 	uint64_t ms;
 	int r;
 
-	if (ns && (ns < AFTER_MIN || ns > AFTER_MAX)) {
+	if (is_wrong(ns)) {
 		fb_say("fiber_config.cold_ns is not from %llu to %llu",
 		       AFTER_MIN, AFTER_MAX);
 		return -EINVAL;
 	}
-	r = fb_env_number("FIBER_COLD_MS", AFTER_MIN / MS, AFTER_MAX / MS, &ms);
+	r = fb_env_number("FIBER_COLD_MS", 0, AFTER_MAX / MS, &ms);
+	if (r > 0 && is_wrong(ms * MS)) {
+		fb_say("FIBER_COLD_MS=%llu: 0 or a number from %llu to %llu is wanted",
+		       (unsigned long long)ms, AFTER_MIN / MS, AFTER_MAX / MS);
+		return -EINVAL;
+	}
 	cold.after = r > 0 ? ms * MS : ns;
 	return r < 0 ? r : 0;
+}
+
+static void say_why_not(const char *why)
+{
+	fb_say("stacks of fibers parked for long stay in memory: %s", why);
 }
 
 void fb_cold_start(void)
@@ -313,8 +328,12 @@ void fb_cold_start(void)
 	int err = errno;
 	bool can;
 
-	if (!cold.after || fb_rt.seeded)
+	if (!cold.after)
 		return;
+	if (fb_rt.seeded) {
+		say_why_not("with a seed time goes as it likes");
+		return;
+	}
 	can = holds();
 	cold.period = cold.after / 2 > PERIOD_MIN ? cold.after / 2 : PERIOD_MIN;
 	cold.word = 0;
@@ -323,9 +342,8 @@ void fb_cold_start(void)
 	cold.runs = can && !fb_os_thread(&cold.thread, go_round);
 	errno = err;
 	if (!cold.runs) {
-		fb_say("stacks of fibers parked for long stay in memory: %s", can ?
-		       "no thread for it" :
-		       "nothing can be paged out here (no swap, or Linux before 5.4)");
+		say_why_not(can ? "no thread for it" :
+			    "nothing can be paged out here (no swap, or Linux before 5.4)");
 		return;
 	}
 	__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);

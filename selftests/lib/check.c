@@ -525,6 +525,7 @@ static const char * const wrong[][2] = {
 	{ "FIBER_SEED", "-1" }, { "FIBER_IO", "foo" }, { "FIBER_BACKEND", "foo" },
 	{ "FIBER_DEADLOCK", "foo" }, { "FIBER_DUMP_SIGNAL", "foo" },
 	{ "FIBER_CONTENTION", "/nowhere/file" }, { "FIBER_TRACE", "/nowhere/file" },
+	{ "FIBER_COLD_MS", "9" }, { "FIBER_COLD_MS", "x" },
 };
 
 static int which;
@@ -547,6 +548,25 @@ TEST(wrong_settings_say_one_line)
 		EXPECT_TRUE(is_said(line));
 		EXPECT_EQ(1, lines_said());
 	}
+	EXPECT_EQ(0, failures);
+}
+
+static int wants_cold_stacks_with_a_seed(void)
+{
+	setenv("FIBER_COLD_MS", "100", 1);
+	setenv("FIBER_SEED", "1", 1);
+	check_eq(0, fiber_init(NULL));
+	check_eq(0, fiber_features() & FIBER_FEATURE_COLD);
+	check_eq(0, fini_soon());
+	return failures;
+}
+
+/* It is granted, but for that, and one line says so. */
+TEST(settings_that_exclude_each_other)
+{
+	EXPECT_EQ(0, hear(wants_cold_stacks_with_a_seed));
+	EXPECT_TRUE(is_said("stay in memory: with a seed"));
+	EXPECT_EQ(1, lines_said());
 	EXPECT_EQ(0, failures);
 }
 

@@ -285,6 +285,11 @@ TEST(wrong_times)
 	setenv("FIBER_COLD_MS", "60000", 1);	/* wins */
 	EXPECT_EQ(0, start_cold(1, AFTER));
 	EXPECT_EQ(0, fiber_fini());
+	setenv("FIBER_COLD_MS", "0", 1);	/* off */
+	EXPECT_EQ(0, start_cold(1, AFTER));
+	EXPECT_EQ(0, fiber_features() & FIBER_FEATURE_COLD);
+	EXPECT_EQ(0, cold_thread());
+	EXPECT_EQ(0, fiber_fini());
 }
 
 TEST_HARNESS_MAIN
