@@ -304,7 +304,7 @@ struct fb_runtime {
 	uint32_t global_hurried;	/* global_lock: see latency.c */
 
 	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
-	uint64_t plain_spawned;		/* atomic */
+	uint64_t plain_spawned, plain_ours;	/* atomic */
 	uint32_t visitors;		/* atomic: plain threads inside a call */
 	uint32_t plain_waits;		/* atomic: those that wait, without deadline */
 	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
@@ -672,8 +672,9 @@ void fb_guard_fini(void);
 
 /* ---- fiber.c ---- */
 /*
- * Owner of p: a new, detached fiber to be made ready, which is not counted among
- * those spawned and alive: fiber_fini does not wait for it. NULL: no memory.
+ * Owner of p, or, NULL, a plain thread that visits: a new, detached fiber to be made
+ * ready, which is not counted among those spawned and alive: fiber_fini does not wait
+ * for it. NULL: no memory.
  */
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg);
 uint64_t fb_fiber_alive(void);

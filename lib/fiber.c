@@ -76,6 +76,21 @@ static void *stack_top(const struct fiber *f, const struct fiber_attr *attr)
 		flags & FIBER_ATTR_TIMES ? FB_TIMES_SIZE : 0);
 }
 
+/* Above all others: by a processor, then by plain threads. */
+static uint64_t id_of_ours(struct fb_processor *p)
+{
+	const uint64_t step = fb_rt.proc->id_step;
+	uint64_t n, at = step - 1;
+
+	if (p) {
+		n = p->ours++;
+		at = p->index;
+	} else {
+		n = __atomic_fetch_add(&fb_rt.plain_ours, 1, __ATOMIC_RELAXED);
+	}
+	return (1ULL << 63) + n * step + at;
+}
+
 struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *arg)
 {
 	struct fiber *f = fb_stack_get(p, 0);
@@ -86,7 +101,7 @@ struct fiber *fb_fiber_new(struct fb_processor *p, void *(*fn)(void *), void *ar
 	prepare(f, true, fn, arg);
 	f->flags |= FB_F_OURS;
 	f->in = NULL;
-	f->id = (1ULL << 63) + p->ours++ * p->id_step + p->index;
+	f->id = id_of_ours(p);
 	FB_PROBE(spawn, f->id, nobody, f->fn);
 	f->err = 0;
 	fb_ctx_init(&f->ctx, fb_stack_high(f));

@@ -242,43 +242,31 @@ static void say_use(uint32_t n)
 
 /* ---- the call ---- */
 
-static int set_here(struct fb_carrier *c, uint32_t n)
+/* p: the caller's; NULL: a plain thread, which visits. */
+static int set(struct fb_processor *p, uint32_t n)
 {
-	struct fb_processor *p;
 	struct fiber *f;
 
 	if (n > fb_rt.nproc)
 		return -EINVAL;
 	if (!n && fb_rt.seeded)
 		return 0;
-	p = fb_enter(c);
 	f = fb_fiber_new(p, n ? resizer : fb_follow_cpus, NULL);
-	if (f) {
-		say_use(n);
+	if (!f)
+		return -ENOMEM;
+	say_use(n);
+	if (p)
 		fb_sched_ready_last(p, f);
-	}
-	fb_leave(c);
-	return f ? 0 : -ENOMEM;
-}
-
-static void *set_by_fiber(void *n)
-{
-	return (void *)(intptr_t)set_here(fb_current(), (uint32_t)(uintptr_t)n);
+	else
+		fb_sched_ready_global(f);
+	return 0;
 }
 
 FB_EXPORT int fiber_set_processors(unsigned int n)
 {
-	struct fb_carrier *c = fb_current();
-	fiber_t *f;
-	void *result;
-	int r;
+	struct fb_caller me;
+	int r = fb_caller_visit(&me) ? set(me.p, n) : -EPERM;
 
-	if (c)
-		return set_here(c, n);
-	r = fiber_spawn(&f, set_by_fiber, (void *)(uintptr_t)n);
-	if (r)
-		return r;
-	while (fiber_join(f, &result))
-		;
-	return (int)(intptr_t)result;
+	fb_caller_leave(&me);
+	return r;
 }

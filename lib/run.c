@@ -371,7 +371,7 @@ static int make_processors(void)
 	fb_rt.global_count = 0;
 	fb_rt.watched = FB_NEVER;
 	fb_rt.epoch++;
-	fb_rt.plain_spawned = 0;
+	fb_rt.plain_spawned = fb_rt.plain_ours = 0;
 	fb_rt.started = fb_clock();
 	fb_rt.follow_at = 0;	/* the first fiber looks */
 	fb_rt.settling = 0;

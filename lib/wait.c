@@ -70,6 +70,17 @@ void fb_plain_leave(struct fb_caller *me)
 		fb_visit_end();
 }
 
+bool fb_caller_visit(struct fb_caller *me)
+{
+	me->c = fb_current();
+	if (!me->c) {
+		fb_plain_visit(me);
+		return me->visiting;
+	}
+	me->p = fb_enter(me->c);
+	return true;
+}
+
 /* A preemption was put off: now is the time. With a seed, always. */
 struct fb_carrier *fb_caller_pending(struct fb_carrier *c)
 {

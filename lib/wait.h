@@ -173,6 +173,8 @@ void fb_plain_enter(struct fb_caller *me);
 /* The same, for what relies on no solo section: fibers keep theirs. */
 void fb_plain_visit(struct fb_caller *me);
 void fb_plain_leave(struct fb_caller *me);
+/* As fb_caller_enter_now (sync.h), by fb_plain_visit. False: there is no runtime. */
+bool fb_caller_visit(struct fb_caller *me);
 struct fb_carrier *fb_caller_pending(struct fb_carrier *c);
 
 static inline __attribute__((always_inline)) void fb_caller_enter(struct fb_caller *me)

@@ -404,6 +404,8 @@ TEST(callers_at_once)
 	join(locked);
 	set(2);
 	EXPECT_TRUE(settled(2));
+	/* A thread's call is no fiber of the program's. */
+	EXPECT_EQ(1 + CALLERS, stats().spawned);
 	EXPECT_EQ(0, fini_soon());	/* with some given up */
 	ASSERT_EQ(0, start(MOST, 0));
 	EXPECT_EQ(MOST, stats().processors);
