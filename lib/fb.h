@@ -162,8 +162,8 @@ struct fb_pool {
 /*
  * Few counters on the fast path. `pass` counts schedule passes and spawns: a
  * switch each, but for `idle_passes`; an end that goes straight on with its
- * parent is a switch that only `ended` counts. Ids go in steps of nproc + 1,
- * so that they say how many were spawned here.
+ * parent is a switch that only `ended` counts. Ids go in steps of id_step, which is
+ * more than there are processors, so that they say how many were spawned here.
  */
 struct fb_processor {
 	struct fb_ppage *page;
@@ -174,7 +174,7 @@ struct fb_processor {
 	uint32_t watch;			/* part of takeover: see fb_sched_watch */
 	uint64_t id_next;		/* index + 1, index + 1 + id_step, ... */
 	uint64_t ended;
-	uint32_t id_step;		/* constant */
+	uint32_t id_step;		/* constant, the same of all */
 	uint32_t pool_max;		/* FB_POOL_MAX; 0: ends are recorded */
 	uint64_t ours;			/* fibers of the library made here */
 

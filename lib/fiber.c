@@ -135,7 +135,7 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	if (fb_rt.checks)
 		f->flags |= FB_F_CHECKS;
 	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
-	f->id = n * (fb_rt.nproc + 1);	/* processors: the numbers between */
+	f->id = n * fb_rt.proc->id_step;	/* processors: the numbers between */
 	FB_PROBE(spawn, f->id, nobody, f->fn);
 	f->err = 0;
 	fb_ctx_init(&f->ctx, stack_top(f, attr));

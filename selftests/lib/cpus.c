@@ -2,6 +2,8 @@
 /* How many processors there are if nobody says: affinity, and the cgroup's quota. */
 #include <dirent.h>
 #include <limits.h>
+#include <linux/fiber.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -300,6 +302,72 @@ TEST(no_more_than_the_program_says)
 	EXPECT_EQ(1, with_most(1));
 	EXPECT_EQ(all < 3 ? all : 3, with_most(3));
 	EXPECT_EQ(0, with_most(1025));	/* refused */
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- a module that gives fewer than were asked for ---- */
+
+enum { ASKED = 7, GIVEN = 2, EACH = 50 };
+
+static atomic_uint given;		/* 0: what it says is true */
+
+/* Instead of the C library's, for libfiber too. */
+int ioctl(int fd, unsigned long request, ...)
+{
+	va_list args;
+	void *arg;
+	int r;
+
+	va_start(args, request);
+	arg = va_arg(args, void *);
+	va_end(args);
+	r = (int)syscall(SYS_ioctl, fd, request, arg);
+	if (!r && request == FIBER_IOC_QUERY && given)
+		((struct fiber_query_args *)arg)->max_processors = given;
+	return r;
+}
+
+static void *returns(void *arg)
+{
+	return arg;
+}
+
+static fiber_t *by_fiber[EACH], *by_thread[EACH];
+
+static void *spawns(void *arg)
+{
+	for (int i = 0; i < EACH; i++)
+		by_fiber[i] = spawn(returns, NULL);
+	return arg;
+}
+
+static int same_ids(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < EACH; i++)
+		for (int k = 0; k < EACH; k++)
+			n += fiber_id(by_fiber[i]) == fiber_id(by_thread[k]);
+	return n;
+}
+
+TEST(fewer_than_asked_for_have_ids_of_their_own)
+{
+	given = GIVEN;
+	ASSERT_EQ(0, start(ASKED, 0));
+	if (!on_kernel())
+		SKIP(return, "the user backend gives what is asked for");
+	EXPECT_EQ(GIVEN, stats().processors);
+	join(spawn(spawns, NULL));
+	for (int i = 0; i < EACH; i++)
+		by_thread[i] = spawn(returns, NULL);
+	EXPECT_EQ(0, same_ids());
+	EXPECT_EQ(2 * EACH + 1, stats().spawned);
+	for (int i = 0; i < EACH; i++) {
+		join(by_fiber[i]);
+		join(by_thread[i]);
+	}
+	EXPECT_EQ(0, fini_soon());
 	EXPECT_EQ(0, failures);
 }
 
