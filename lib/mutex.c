@@ -193,7 +193,7 @@ static __attribute__((noinline)) int unlock_slow(struct fb_mutex *m)
 	if (m->depth) {
 		fb_mutex_deepen(m, fb_mutex_flatten(m) - 1);
 	} else {
-		if (fb_unlikely(FB_READ(m->word) & CHECKED))
+		if (fb_unlikely(FB_READ(m->word) & CHECKED) && me.c)
 			fb_held_drop(me.c->cur, m);
 		alone = fb_solo_enter(me.p);
 		n = fb_mutex_release(m, alone);

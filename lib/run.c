@@ -391,6 +391,8 @@ static void fork_child(void)
 	if (FB_READ(fb_rt.state) == FB_OFF)
 		return;
 	fb_coro_fork_child();
+	if (fb_self)		/* NULL: a plain thread's, or a child of the child */
+		fb_forked_as = fb_self->cur;
 	fb_self = NULL;
 	fb_rt.seeded = 0;
 	fb_rt.solo = 0;		/* whose section it was is not here to end it */
@@ -405,7 +407,11 @@ static void fork_child(void)
 		fb_user_fork_child();
 }
 
-static void watch_fork(void)
+/*
+ * Before the program, so that its own handlers, which go on in this order in the child,
+ * find what holds there, and no page of a carrier, which is not there.
+ */
+static __attribute__((constructor)) void watch_fork(void)
 {
 	pthread_atfork(NULL, NULL, fork_child);
 }
@@ -500,13 +506,11 @@ static void stop(void)
 
 FB_EXPORT int fiber_init(const struct fiber_config *cfg)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	uint32_t state = FB_ABANDONED;
 	int r, err = errno;
 
 	if (FB_READ(fb_rt.state) == FB_FORKED)
 		return -EPERM;
-	pthread_once(&once, watch_fork);
 	/* Pairs with the releases in stop and fiber_run; one caller wins. */
 	if (FB_READ(fb_rt.state) == FB_ABANDONED && !fb_fiber_alive() &&
 	    !FB_READ(fb_rt.visitors) &&

@@ -4,6 +4,7 @@
 #include "sync.h"
 
 __thread char fb_thread_mark __attribute__((aligned(FB_ID_LOW + 1)));
+__thread struct fiber *fb_forked_as;
 
 /* ---- waiting at one object ---- */
 

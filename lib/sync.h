@@ -36,10 +36,19 @@ _Static_assert(_Alignof(struct fiber) > FB_ID_LOW, "struct fiber");
 extern __thread char fb_thread_mark
 	__attribute__((tls_model("initial-exec"), visibility("hidden")));
 
+/*
+ * In the child of a fork, of the thread that goes on there: the fiber that it was. What
+ * that had locked it has, and may give back. Else NULL.
+ */
+extern __thread struct fiber *fb_forked_as
+	__attribute__((tls_model("initial-exec"), visibility("hidden")));
+
 static inline uint64_t fb_self_id(const struct fb_carrier *c)
 {
-	return c ? (uintptr_t)c->cur :
-		   (uintptr_t)&fb_thread_mark | FB_ID_THREAD;
+	if (c)
+		return (uintptr_t)c->cur;
+	return fb_unlikely(fb_forked_as != NULL) ? (uintptr_t)fb_forked_as :
+		(uintptr_t)&fb_thread_mark | FB_ID_THREAD;
 }
 
 /*

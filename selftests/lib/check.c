@@ -436,6 +436,66 @@ TEST(parks_inside_no_preempt)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- handlers of fork ---- */
+
+static void locks_mutex(void)
+{
+	check_eq(0, fiber_mutex_lock(&mutex));
+}
+
+static void unlocks_mutex(void)
+{
+	check_eq(0, fiber_mutex_unlock(&mutex));
+}
+
+static void locks_the_others(void)
+{
+	check_eq(0, fiber_mutex_lock(&recursive));
+	check_eq(0, fiber_mutex_lock(&recursive));
+	check_eq(0, fiber_rwlock_wrlock(&rwlock));
+}
+
+static void unlocks_the_others(void)
+{
+	check_eq(0, fiber_rwlock_unlock(&rwlock));
+	check_eq(0, fiber_mutex_unlock(&recursive));
+	check_eq(0, fiber_mutex_unlock(&recursive));
+}
+
+/* The child has what the parent had locked, and its child, too. */
+static void *forks(void *depth)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		locks_mutex();
+		unlocks_mutex();
+		if (depth)
+			forks(NULL);
+		_exit(failures);
+	}
+	check_eq(0, status_of(pid));
+	return NULL;
+}
+
+/* Handlers from before the start and after it, in a fiber and in a plain thread. */
+static int forks_with_locks(void)
+{
+	pthread_atfork(locks_mutex, unlocks_mutex, unlocks_mutex);
+	check_eq(0, start(2, 0));
+	pthread_atfork(locks_the_others, unlocks_the_others, unlocks_the_others);
+	join(spawn(forks, &mutex));
+	forks(&mutex);
+	check_eq(0, fini_soon());
+	return failures;
+}
+
+TEST(nothing_is_told_of_handlers_of_fork)
+{
+	EXPECT_EQ(0, hear(forks_with_locks));
+	EXPECT_STREQ("", said);
+}
+
 /* ---- SIGURG ---- */
 
 static void on_urgent(int sig)
