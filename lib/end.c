@@ -65,13 +65,15 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	if (!c)
 		fb_die("a fiber ended in the child of a fork");
 	f = c->cur;
+	if (f->flags & FB_F_CHECKS)
+		fb_held_ends(c);
 	if (f->flags & FB_F_LOCAL) {
 		fb_enter(c);	/* fb_fiber_end may have, half: they are fiber code */
 		fb_leave(c);
 		fb_local_end();
 	}
 	if (f->flags & FB_F_CHECKS)
-		fb_held_end(f);
+		fb_held_end(fb_current());
 	if (f->flags & FB_F_ENDS)
 		fb_scope_end(f, result);
 	c = fb_current();

@@ -3,7 +3,7 @@
  * held.c - with FIBER_CHECK=1: which locks a fiber holds, and what it must not do
  *
  * Told are: a fiber that ends with a mutex, or a rwlock for writing, locked, and where;
- * and one that parks, yields or spawns between fiber_no_preempt_begin and _end.
+ * and one that parks, yields, spawns or ends between fiber_no_preempt_begin and _end.
  *
  * Nothing of it costs anything without FIBER_CHECK=1. With it:
  *
@@ -83,14 +83,12 @@ bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
 	return i != NONE;
 }
 
-void fb_held_drop(const struct fiber *f, const void *object)
+/* The lock is held. */
+static void give_note(const struct fiber *f, const void *object)
 {
 	uint32_t *at, i;
 	struct note *n;
 
-	if (!table)
-		return;
-	fb_lock(&table_lock);
 	for (at = list_of(f); (i = *at) != NONE; at = &n->next) {
 		n = &table->note[i];
 		if (n->f != f || n->object != object)
@@ -100,16 +98,40 @@ void fb_held_drop(const struct fiber *f, const void *object)
 		table->free = i;
 		break;
 	}
+}
+
+void fb_held_drop(const struct fiber *f, const void *object)
+{
+	if (!table)
+		return;
+	fb_lock(&table_lock);
+	give_note(f, object);
 	fb_unlock(&table_lock);
 }
 
 /* ---- what is told ---- */
 
-void fb_held_end(struct fiber *f)
+/* Between fiber_no_preempt_begin and _end? With a seed it is one more always. */
+static bool inside(const struct fb_carrier *c)
 {
-	struct fb_carrier *c = fb_current();
+	return c->page->no_preempt > fb_rt.seeded;
+}
+
+/* Whoever goes on at this carrier would be inside, too. */
+void fb_held_ends(struct fb_carrier *c)
+{
+	if (!inside(c))
+		return;
+	fb_leave(c);
+	fb_misuse_inside(c->cur);
+}
+
+void fb_held_end(struct fb_carrier *c)
+{
+	struct fiber *f = c->cur;
 	struct note n = { 0 };
 
+	fb_held_ends(c);
 	if (!table)
 		return;
 	fb_enter(c);
@@ -127,7 +149,7 @@ void fb_held_pass(struct fb_carrier *c)
 {
 	struct fiber *f = c->cur;
 
-	if (f && c->page->no_preempt > fb_rt.seeded)
+	if (f && inside(c))
 		fb_die_here("fiber %llu '%s' parks, yields or spawns inside fiber_no_preempt_begin",
 			    (unsigned long long)f->id, f->name);
 }

@@ -10,14 +10,16 @@ bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
 		 void *ip);
 /* The same: f gives it back. */
 void fb_held_drop(const struct fiber *f, const void *object);
-/* The calling fiber ends, in_fiber == 1. */
-void fb_held_end(struct fiber *f);
+/* The calling fiber, with FB_F_CHECKS, ends: before its destructors, and after. */
+void fb_held_ends(struct fb_carrier *c);
+void fb_held_end(struct fb_carrier *c);
 /* Owner of a processor, with .checking: c's fiber stops, or begins another. */
 void fb_held_pass(struct fb_carrier *c);
 int fb_held_start(void);
 void fb_held_stop(void);
 
-/* misuse.c: the calling fiber ends and has it still. */
+/* misuse.c: the calling fiber ends, in_fiber == 1, inside such a section; has it still. */
+_Noreturn void fb_misuse_inside(const struct fiber *f);
 _Noreturn void fb_misuse_held(const struct fiber *f, const char *kind,
 			      const void *object, void *ip);
 

@@ -139,18 +139,35 @@ _Noreturn void fb_die_here(const char *fmt, ...)
 	abort();
 }
 
+static void say_place(const char *role, uintptr_t ip)
+{
+	while (!fb_symbol_take())	/* a dump is being written */
+		sched_yield();
+	fb_say("  %s %s", role, fb_symbol(ip));
+	fb_symbol_give();
+}
+
+static _Noreturn void die_at_end(const struct fiber *f)
+{
+	say_place("started with", (uintptr_t)f->fn);
+	fb_last_words();
+	abort();
+}
+
+_Noreturn void fb_misuse_inside(const struct fiber *f)
+{
+	fb_say("fiber %llu '%s' has ended inside fiber_no_preempt_begin",
+	       (unsigned long long)f->id, f->name);
+	die_at_end(f);
+}
+
 _Noreturn void fb_misuse_held(const struct fiber *f, const char *kind,
 			      const void *object, void *ip)
 {
 	fb_say("fiber %llu '%s' has ended with the %s %p locked",
 	       (unsigned long long)f->id, f->name, kind, object);
-	while (!fb_symbol_take())	/* a dump is being written */
-		sched_yield();
-	fb_say("  locked at %s", fb_symbol((uintptr_t)ip - 1));
-	fb_say("  started with %s", fb_symbol((uintptr_t)f->fn));
-	fb_symbol_give();
-	fb_last_words();
-	abort();
+	say_place("locked at", (uintptr_t)ip - 1);
+	die_at_end(f);
 }
 
 static __attribute__((noinline, cold)) void tell(int r,

@@ -436,6 +436,47 @@ TEST(parks_inside_no_preempt)
 	EXPECT_EQ(0, failures);
 }
 
+/* How: */
+enum { RETURNS, EXITS, DESTROYS, ENDS };
+static int how;
+static fiber_key_t slot;
+
+static void begins(void *value)
+{
+	(void)value;
+	fiber_no_preempt_begin();
+}
+
+static void *ends_inside(void *arg)
+{
+	fiber_set_name(fiber_self(), "critical");
+	if (how == DESTROYS) {
+		check_eq(0, fiber_local_create(&slot, begins));
+		check_eq(0, fiber_local_set(slot, &slot));
+		return arg;
+	}
+	fiber_no_preempt_begin();
+	if (how == EXITS)
+		fiber_exit(NULL);
+	return arg;
+}
+
+static int one_ends_inside(void)
+{
+	return with_runtime(1, 0, ends_inside, NULL);
+}
+
+TEST(ends_inside_no_preempt)
+{
+	for (how = 0; how < ENDS; how++) {
+		EXPECT_TRUE(aborts(one_ends_inside));
+		EXPECT_TRUE(is_said("'critical' has ended inside fiber_no_preempt_begin"));
+		EXPECT_TRUE(is_said("started with ends_inside"));
+		EXPECT_EQ(NULL, strstr(said, "parks"));
+	}
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- handlers of fork ---- */
 
 static void locks_mutex(void)
