@@ -17,7 +17,9 @@
  * Notes lie in a table of lists, by the fiber, under a lock that is taken with
  * in_fiber == 0. A full table notes nothing more, so what is told is always true. A
  * read lock may be given back by another fiber, and then nobody knows whose it was: it
- * is not noted.
+ * is not noted. Memory that is made a mutex or rwlock anew has no owner, so a note of
+ * it is dropped, whosever it is; that is looked for in all notes, as its old words may
+ * be anything.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +34,7 @@
 #define NONE	0			/* note[0] is none */
 
 struct note {
-	const struct fiber *f;
+	const struct fiber *f;		/* NULL: it is free */
 	const void *object;
 	void *ip;			/* where it was locked */
 	const char *kind;
@@ -94,6 +96,7 @@ static void give_note(const struct fiber *f, const void *object)
 		if (n->f != f || n->object != object)
 			continue;
 		*at = n->next;
+		n->f = NULL;
 		n->next = table->free;
 		table->free = i;
 		break;
@@ -107,6 +110,21 @@ void fb_held_drop(const struct fiber *f, const void *object)
 	fb_lock(&table_lock);
 	give_note(f, object);
 	fb_unlock(&table_lock);
+}
+
+void fb_held_forget(const void *object)
+{
+	struct fb_caller me;
+
+	/* The table stays while the caller is in. */
+	if (fb_caller_visit(&me) && table) {
+		fb_lock(&table_lock);
+		for (uint32_t i = 1; i <= table->used; i++)
+			if (table->note[i].f && table->note[i].object == object)
+				give_note(table->note[i].f, object);
+		fb_unlock(&table_lock);
+	}
+	fb_caller_leave(&me);
 }
 
 /* ---- what is told ---- */

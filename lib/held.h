@@ -10,6 +10,8 @@ bool fb_held_add(const struct fiber *f, const void *object, const char *kind,
 		 void *ip);
 /* The same: f gives it back. */
 void fb_held_drop(const struct fiber *f, const void *object);
+/* Fiber or thread: the object is made anew, whoever had locked what was there. */
+void fb_held_forget(const void *object);
 /* The calling fiber, with FB_F_CHECKS, ends: before its destructors, and after. */
 void fb_held_ends(struct fb_carrier *c);
 void fb_held_end(struct fb_carrier *c);

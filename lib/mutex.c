@@ -486,6 +486,8 @@ FB_EXPORT int fiber_mutex_init(fiber_mutex_t *m, unsigned int kind)
 {
 	if (kind > FIBER_MUTEX_RECURSIVE)
 		return -EINVAL;
+	if (fb_unlikely(fb_rt.checks))
+		fb_held_forget(m);
 	*m = (fiber_mutex_t){ .kind = kind };
 	return 0;
 }

@@ -215,6 +215,8 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 
 FB_EXPORT int fiber_rwlock_init(fiber_rwlock_t *l)
 {
+	if (fb_unlikely(fb_rt.checks))
+		fb_held_forget(l);
 	*l = (fiber_rwlock_t)FIBER_RWLOCK_INIT;
 	return 0;
 }

@@ -345,6 +345,49 @@ static void it_is_handed_over(void)
 	join(f[0]);
 }
 
+static fiber_mutex_t reused;
+static fiber_rwlock_t reused_too;
+
+static void makes_them_anew(void)
+{
+	check_eq(0, fiber_mutex_init(&reused, FIBER_MUTEX_RECURSIVE));
+	check_eq(0, fiber_rwlock_init(&reused_too));
+	check_eq(0, fiber_mutex_lock(&reused));
+	check_eq(0, fiber_rwlock_wrlock(&reused_too));
+	check_eq(0, fiber_rwlock_unlock(&reused_too));
+	check_eq(0, fiber_mutex_unlock(&reused));
+}
+
+static void *leaves_them_locked(void *event)
+{
+	check_eq(0, fiber_mutex_lock(&reused));
+	check_eq(0, fiber_rwlock_wrlock(&reused_too));
+	if (!event) {
+		makes_them_anew();
+		return NULL;
+	}
+	atomic_fetch_add(&arrived, 1);
+	check_eq(0, fiber_event_wait(event));
+	return NULL;
+}
+
+/* Memory that was a lock is another one, by the same fiber or a plain thread. */
+static void memory_is_used_again(void)
+{
+	fiber_event_t end;
+	fiber_t *f;
+
+	check_eq(0, fiber_event_init(&end, 0));
+	makes_them_anew();
+	join(spawn(leaves_them_locked, NULL));
+	atomic_store(&arrived, 0);
+	f = spawn(leaves_them_locked, &end);
+	check(until(arrived));
+	makes_them_anew();
+	check_eq(0, fiber_event_set(&end));
+	join(f);
+}
+
 static void *main_is_careful(void *arg)
 {
 	if (arg)
@@ -365,6 +408,7 @@ static int all_are_careful(void)
 	for (unsigned int processors = 1; processors <= 2; processors++) {
 		check_eq(0, start(processors, 1 * MS));
 		join(spawn(main_is_careful, processors == 1 ? &mutex : NULL));
+		memory_is_used_again();
 		check_eq(0, fiber_mutex_destroy(&mutex));
 		check_eq(0, fiber_mutex_destroy(&recursive));
 		check_eq(0, fiber_rwlock_destroy(&rwlock));
