@@ -313,7 +313,7 @@ TEST(never_missed)
 {
 	static const case_fn fn[] = {
 		outside_threads_that_do_not_matter,
-#ifndef __SANITIZE_THREAD__
+#ifndef FB_TSAN
 		mutexes_that_cross, abort_if_asked, plain_threads_that_wait,
 		fibers_that_keep_their_thread, mutexes_that_cross_on_fewer,
 #endif
