@@ -95,7 +95,7 @@ static void start_parked(struct parked *p, int n, int kind)
 {
 	struct fiber_attr attr = { .size = sizeof(attr), .name = p->name };
 
-	snprintf(p->name, sizeof(p->name), "kind%d-%d", kind, n);
+	snprintf(p->name, sizeof(p->name), "kind%u-%u", kind % 10u, n % 1000u);
 	attr.stack_size = sizes[kind];
 	if (attr.stack_size == 1) {		/* the program's own */
 		attr.stack = own_memory[n];
