@@ -55,6 +55,7 @@
  * gives the processor away. It looks at cancellation and close now and then.
  */
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -227,6 +228,21 @@ int fb_io_poll_now(int fd, uint32_t events)
 	int r = (int)fb_sys(SYS_poll, &p, 1, 0);
 
 	return r < 0 ? r : p.revents;
+}
+
+int fb_io_next(const struct fb_io *k)
+{
+	int r, bytes = 0;
+
+	if (k->events == POLLOUT) {
+		r = fb_io_poll_now(k->fd, POLLOUT);
+		return r > 0 && (r & POLLERR) ? -EPIPE : r;
+	}
+	/* What has come before an error is received before it. */
+	if (fb_sys(SYS_ioctl, k->fd, FIONREAD, &bytes) || bytes)
+		return 1;
+	r = fb_io_poll_now(k->fd, POLLIN | POLLRDHUP);
+	return r > 0 && (r & (POLLERR | POLLHUP | POLLRDHUP)) ? -EPIPE : r;
 }
 
 /* ---- a call ---- */

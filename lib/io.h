@@ -100,6 +100,12 @@ int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
 int fb_io_nap(uint64_t until);
 /* Events now; < 0: an error. */
 int fb_io_poll_now(int fd, uint32_t events);
+/*
+ * A call on a socket has moved something: what is next? An error that a try would take
+ * from the socket is for the next call to tell, as the end is. Negative: there is
+ * nothing but that; 0: nothing yet; else try.
+ */
+int fb_io_next(const struct fb_io *k);
 /* Whether it waits by epoll. */
 bool fb_io_watches(void);
 

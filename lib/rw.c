@@ -182,13 +182,21 @@ FB_EXPORT ssize_t fiber_read(int fd, void *buf, size_t n)
 
 /* ---- write ---- */
 
+static bool is_socket(const struct fb_io *k)
+{
+	return !k->e || !FB_READ(k->e->no_socket);
+}
+
 /* All of it, as far as it goes. */
 static long write_all(struct fb_io *k, struct fb_iov *v)
 {
 	long r, done = 0;
 
 	for (;;) {
-		r = try(k, v->at, v->n);
+		r = done && is_socket(k) ? fb_io_next(k) : 1;
+		if (r < 0)
+			return done;
+		r = r ? try(k, v->at, v->n) : -EAGAIN;
 		if (r >= 0) {
 			done += r;
 			if (!fb_iov_advance(v, (size_t)r))

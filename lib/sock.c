@@ -47,6 +47,23 @@ static long receive(struct fb_io *k, struct msghdr *m, int flags)
 	return r;
 }
 
+/* More, if there is more: what else there is to tell the next call does. */
+static long receive_next(struct fb_io *k, struct msghdr *m, int flags)
+{
+	long r;
+
+	do {
+		r = fb_io_next(k);
+		if (r < 0)
+			return r;
+		if (r)
+			r = fb_sys(SYS_recvmsg, k->fd, m, flags | MSG_DONTWAIT);
+		else
+			r = -EAGAIN;
+	} while (r == -EAGAIN && !(r = fb_io_wait(k)));
+	return r;
+}
+
 /* MSG_WAITALL: the first part says who sent it; then more until all is full. */
 static long receive_all(struct fb_io *k, struct msghdr *m, int flags)
 {
@@ -63,7 +80,7 @@ static long receive_all(struct fb_io *k, struct msghdr *m, int flags)
 			break;
 		more.msg_iov = v.at;
 		more.msg_iovlen = (size_t)v.n;
-		r = receive(k, &more, flags);
+		r = receive_next(k, &more, flags);
 		if (r > 0)
 			done += r;
 	}
@@ -174,10 +191,13 @@ static long send_all(struct fb_io *k, struct msghdr *m, struct fb_iov *v,
 	int again = 0;
 
 	for (;; again++) {
+		r = done ? fb_io_next(k) : 1;
+		if (r < 0)
+			return done;
 		m->msg_iov = v->at;
 		m->msg_iovlen = (size_t)v->n;
-		r = fb_sys(SYS_sendmsg, k->fd, m,
-			   flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+		r = r ? fb_sys(SYS_sendmsg, k->fd, m,
+			       flags | MSG_DONTWAIT | MSG_NOSIGNAL) : -EAGAIN;
 		if (r >= 0) {
 			done += r;
 			if (!fb_iov_advance(v, (size_t)r) ||

@@ -33,6 +33,8 @@ struct move {
 	bool sendfile;
 	bool checked, pipe_in, pipe_out, nonblock;
 	int unready;			/* POLLIN: in is, else POLLOUT: out; or 0 */
+	bool failed;			/* one of them: an error is to be told */
+	size_t done;
 };
 
 /* ---- the call ---- */
@@ -74,15 +76,24 @@ static size_t fitting(const struct move *k, size_t n)
 }
 
 /* What sendfile reads is on a disk. */
-static int unready(const struct move *k)
+static int unready(struct move *k)
 {
 	struct pollfd p[2] = { { k->out.fd, POLLOUT, 0 },
 			       { k->in.fd, POLLIN, 0 } };
 
 	fb_sys(SYS_poll, p, k->sendfile ? 1 : 2, 0);
+	k->failed = (p[0].revents | p[1].revents) & POLLERR;
 	if (!k->sendfile && !p[1].revents)
 		return POLLIN;
 	return p[0].revents ? 0 : POLLOUT;
+}
+
+/* What has been moved comes first: an error is for the next call to tell. */
+static bool is_over(struct move *k)
+{
+	return k->done && k->failed &&
+	       (fb_io_next(&k->out) < 0 ||
+		(!k->sendfile && fb_io_next(&k->in) < 0));
 }
 
 static long with_turns(struct move *k, size_t n)
@@ -90,7 +101,7 @@ static long with_turns(struct move *k, size_t n)
 	long r;
 
 	k->unready = unready(k);
-	r = k->unready ? -EAGAIN : make(k, n);
+	r = k->unready ? -EAGAIN : is_over(k) ? 0 : make(k, n);
 	return fb_io_turn_end(&k->out, r);
 }
 
@@ -169,20 +180,20 @@ static bool goes_on(const struct move *k, size_t some, size_t left, long r)
 
 static long transfer(struct move *k, size_t n)
 {
-	size_t done = 0, some;
+	size_t some;
 	long r;
 
 	for (;;) {
-		some = fitting(k, n - done);
+		some = fitting(k, n - k->done);
 		r = try(k, some);
 		if (r > 0) {
-			done += (size_t)r;
-			if (!goes_on(k, some, n - done, r))
-				return (long)done;
+			k->done += (size_t)r;
+			if (!goes_on(k, some, n - k->done, r))
+				return (long)k->done;
 		} else if (r != -EAGAIN ||
-			   (done && !k->sendfile && k->unready != POLLOUT) ||
+			   (k->done && !k->sendfile && k->unready != POLLOUT) ||
 			   (r = wait_ready(k, some))) {
-			return done ? (long)done : r;
+			return k->done ? (long)k->done : r;
 		}
 	}
 }
