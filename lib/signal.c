@@ -457,6 +457,8 @@ void fb_signal_fork_child(void)
 		return;
 	sg.on = sg.inside = 0;
 	sg.runs = false;
+	fb_sys(SYS_close, sg.in);
+	fb_sys(SYS_close, sg.out);
 	memset(sg.want, 0, sizeof(sg.want));
 	put_all_back();
 	sg.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;

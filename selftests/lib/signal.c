@@ -6,6 +6,7 @@
  */
 #include "common.h"
 
+#include <dirent.h>
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -431,9 +432,24 @@ TEST_F(sig, comes_though_all_threads_block_it)
 	RUN(blocked, NULL);
 }
 
+static int pipes(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	char kind[5] = "";
+	struct dirent *e;
+	int n = 0;
+
+	while ((e = readdir(d)))
+		n += readlinkat(dirfd(d), e->d_name, kind, 4) == 4 &&
+		     !strcmp(kind, "pipe");
+	closedir(d);
+	return n;
+}
+
 static void *in_children(void *arg)
 {
 	char *argv[] = { "/proc/self/exe", "ends_by_signal", NULL };
+	int before = pipes();
 	fiber_chan_t *ch = wanting(4, SIGUSR1);
 	pid_t pid = fork();
 
@@ -441,6 +457,8 @@ static void *in_children(void *arg)
 		if (fiber_signal_stop(ch) != -EPERM ||
 		    fiber_signal_notify(ch, SIGUSR1) != -EPERM)
 			_exit(1);
+		if (pipes() != before)
+			_exit(3);
 		raise(SIGUSR1);
 		_exit(2);
 	}
