@@ -86,25 +86,26 @@ static void *loop(void *arg)
 	return NULL;
 }
 
-/* Of the next turns of both, the medians: what the first has of the sum, per cent. */
+/* Of the shorter of both's next turns: what the first has of the sum, per cent. */
 static double share_of_first(struct turns *t)
 {
 	unsigned int from[2] = { LOAD(t[0].n), LOAD(t[1].n) }, i;
-	uint64_t next[ENOUGH], median[2];
+	uint64_t next[ENOUGH], turn[2];
 
 	if (!RAW_UNTIL(LOAD(t[0].n) >= from[0] + ENOUGH &&
 		       LOAD(t[1].n) >= from[1] + ENOUGH))
 		return 0;
 	for (i = 0; i < 2; i++) {
 		memcpy(next, &t[i].length[from[i]], sizeof(next));
-		median[i] = percentile(next, ENOUGH, 50);
+		turn[i] = percentile(next, ENOUGH, 15);
 	}
-	return 100.0 * median[0] / (median[0] + median[1]);
+	return 100.0 * turn[0] / (turn[0] + turn[1]);
 }
 
 /*
  * Not the halves of the time: where the host stands still or runs something else,
- * that counts as the time of the one whose turn it is. But few turns are so.
+ * that counts as the time of the one whose turn it is. On a busy host that befalls
+ * most turns, and not both's alike; the shorter ones are a quantum each.
  */
 TEST(two_loops_share)
 {
@@ -120,7 +121,7 @@ TEST(two_loops_share)
 	ASSERT_TRUE(RAW_UNTIL(LOAD(running) == 2));
 	do
 		share = share_of_first(turns);
-	while ((share < 45 || share > 55) && ++tries < 4);
+	while ((share < 45 || share > 55) && ++tries < 15);
 	STORE(stop, 1);
 	for (i = 0; i < 2; i++)
 		pthread_join(t[i], NULL);
