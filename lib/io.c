@@ -230,19 +230,20 @@ int fb_io_poll_now(int fd, uint32_t events)
 	return r < 0 ? r : p.revents;
 }
 
+/* Not by POLLERR: notices of the kernel (of time, of copies) set that too. */
 int fb_io_next(const struct fb_io *k)
 {
 	int r, bytes = 0;
 
 	if (k->events == POLLOUT) {
 		r = fb_io_poll_now(k->fd, POLLOUT);
-		return r > 0 && (r & POLLERR) ? -EPIPE : r;
+		return r > 0 && (r & POLLHUP) ? -EPIPE : r;
 	}
 	/* What has come before an error is received before it. */
 	if (fb_sys(SYS_ioctl, k->fd, FIONREAD, &bytes) || bytes)
 		return 1;
 	r = fb_io_poll_now(k->fd, POLLIN | POLLRDHUP);
-	return r > 0 && (r & (POLLERR | POLLHUP | POLLRDHUP)) ? -EPIPE : r;
+	return r > 0 && (r & (POLLHUP | POLLRDHUP)) ? -EPIPE : r;
 }
 
 /* ---- a call ---- */

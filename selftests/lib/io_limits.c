@@ -8,6 +8,7 @@
  * (no descriptors).
  */
 #include <arpa/inet.h>
+#include <linux/net_tstamp.h>
 #include <linux/netlink.h>
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
@@ -529,6 +530,64 @@ static void *all_reset(void *arg)
 TEST_F(limits, resets_are_told)
 {
 	RUN(all_reset);
+}
+
+/* ---- notices of the kernel, which poll reports as errors ---- */
+
+/* When something was sent: waits in the socket until somebody asks for it. */
+static void get_notices(int fd)
+{
+	int flags = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+		    SOF_TIMESTAMPING_OPT_TSONLY;
+	struct pollfd p = { .fd = fd };
+
+	check_eq(0, setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags,
+			       sizeof(flags)));
+	check_eq(1, fiber_write(fd, "x", 1));
+	while (!(p.revents & POLLERR))
+		check(poll(&p, 1, 0) >= 0);
+}
+
+#define LOTS	(MUCH / 4)
+
+static void *receives_all(void *arg)
+{
+	char *buf = malloc(LOTS);
+
+	check_eq(1, fiber_read(*(int *)arg, buf, 1));
+	check_eq(LOTS, fiber_recv(*(int *)arg, buf, LOTS, MSG_WAITALL));
+	free(buf);
+	return NULL;
+}
+
+static void *noticed(void *arg)
+{
+	int fd = door(8), c = tcp(), s, file = much();
+	char *p = mmap(NULL, LOTS, PROT_READ, MAP_SHARED, file, 0);
+	fiber_t *f;
+
+	check_eq(0, connect_there(c, FIBER_NEVER));
+	s = fiber_accept(fd, NULL, NULL, SOCK_CLOEXEC);
+	check(s >= 0);
+	get_notices(c);
+	get_notices(s);
+	f = spawn(receives_all, &s);
+	check_eq(LOTS, fiber_write(c, p, LOTS));
+	join(f);
+	f = spawn(receives_all, &c);
+	check_eq(LOTS, fiber_send(s, p, LOTS, 0));
+	join(f);
+	munmap(p, LOTS);
+	check_eq(0, fiber_close(file));
+	check_eq(0, fiber_close(c));
+	check_eq(0, fiber_close(s));
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+TEST_F(limits, notices_end_no_call)
+{
+	RUN(noticed);
 }
 
 TEST_HARNESS_MAIN
