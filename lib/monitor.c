@@ -77,7 +77,7 @@ struct found {
 /* CPU time it has used; 0: it is gone. */
 static uint64_t cpu_time(struct fb_user_carrier *uc)
 {
-	clockid_t clock = (~(clockid_t)fb_load(&uc->tid) << 3) | 6;
+	clockid_t clock = (clockid_t)(~(uint32_t)fb_load(&uc->tid) << 3 | 6);
 	struct timespec ts;
 
 	if (clock_gettime(clock, &ts))
