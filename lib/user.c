@@ -238,7 +238,7 @@ static int user_keep(void)
 		fb_group_lock();
 		n = fb_group_missing();
 		dead = G->info->dead;
-		word = G->keep_word;
+		word = fb_load(&G->keep_word);	/* stirred without the lock */
 		fb_group_unlock(NULL);
 		if (dead)
 			return -ESHUTDOWN;
