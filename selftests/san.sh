@@ -18,7 +18,7 @@ limit=${SAN_LIMIT:-300}
 export FIBER_BACKEND=user FIBER_ALLOWANCE=${FIBER_ALLOWANCE:-20}
 export ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
+export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1:allocator_may_return_null=1
 
 # cannot KIND: lines "PROGRAM CASE REASON"
 cannot() {
@@ -52,6 +52,12 @@ cannot() {
 		state overflow_hits_the_guard the sanitizer reports it, not a signal
 		END
 		;;&
+	undefined) cat <<-END
+		corouse coro_has_the_stack_it_asked_for its frames are larger
+		stack other_faults_are_not_called_overflow the sanitizer reports it, not a signal
+		stack the_programs_handler_gets_what_is_not_ours the sanitizer reports it, not a signal
+		END
+		;;
 	thread) cat <<-END
 		chan join_by_a_plain_thread_ends_no_solo for it objects are always locked
 		corofiber coro_goes_on_in_the_child_of_a_fork it forgets what contexts did before
