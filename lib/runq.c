@@ -11,10 +11,8 @@
 
 #define FENCELESS_MAX	16
 
-/* A lone flexible array would be one of no size: its room follows it. */
 _Static_assert(offsetof(struct fb_runq, first_slot) ==
-	       offsetof(struct fb_runq, first) + offsetof(struct fb_ring, slot),
-	       "first");
+	       offsetof(struct fb_runq, first) + sizeof(struct fb_ring), "first");
 
 static size_t ring_bytes(uint32_t size)
 {
@@ -64,7 +62,7 @@ static bool grow(struct fb_runq *q, uint32_t h)
 	r->mask = size - 1;
 	r->older = old;
 	for (i = h; i != q->tail; i++)	/* thieves may take some meanwhile */
-		r->slot[i & r->mask] = old->slot[i & old->mask];
+		*fb_ring_slot(r, i) = *fb_ring_slot(old, i);
 	q->mask = r->mask;
 	/* Pairs with the ring load in steal_one(): see "Growth". */
 	__atomic_store_n(&q->ring, r, __ATOMIC_RELEASE);
@@ -131,7 +129,7 @@ static struct fiber *steal_one(struct fb_runq *from, bool last)
 		return NULL;
 	/* Pairs with the release in grow(); after the load of tail. */
 	r = __atomic_load_n(&from->ring, __ATOMIC_ACQUIRE);
-	f = __atomic_load_n(&r->slot[h & r->mask], __ATOMIC_RELAXED);
+	f = __atomic_load_n(fb_ring_slot(r, h), __ATOMIC_RELAXED);
 	if (!__atomic_compare_exchange_n(&from->head, &h, h + 1, false,
 					 __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 		return NULL;

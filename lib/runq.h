@@ -103,10 +103,10 @@
 
 struct fiber;
 
+/* Its slots follow it: atomic; owner writes. No array of no size: one is in a struct. */
 struct fb_ring {
 	uint32_t mask;			/* constant */
 	struct fb_ring *older;		/* constant; for fini */
-	struct fiber *slot[];		/* atomic; owner writes */
 };
 
 struct fb_runq {
@@ -147,10 +147,16 @@ FB_INLINE bool fb_runq_empty(const struct fb_runq *q)
 	       !__atomic_load_n(&q->next, __ATOMIC_RELAXED);
 }
 
+/* Any thread: the slot of index i, of a ring in use. */
+FB_INLINE struct fiber **fb_ring_slot(struct fb_ring *r, uint32_t i)
+{
+	return (struct fiber **)(r + 1) + (i & r->mask);
+}
+
 /* Owner only: the slot of index i. */
 FB_INLINE struct fiber **fb_runq_slot(struct fb_runq *q, uint32_t i)
 {
-	return &q->ring->slot[i & q->mask];
+	return (struct fiber **)(q->ring + 1) + (i & q->mask);
 }
 
 /* The entries below t are public. Owner only. */

@@ -94,8 +94,14 @@ struct fb_carrier *fb_thread_in(struct fb_carrier *c, struct fiber *self)
 
 /* ---- for fiber.h's errno ---- */
 
+#if __has_attribute(noipa)
+#define UNKNOWN	__attribute__((noipa))
+#else			/* clang learns nothing from one that it does not inline */
+#define UNKNOWN	__attribute__((noinline))
+#endif
+
 /* A plain function that no compiler knows: see fiber.h. */
-FB_EXPORT __attribute__((noipa)) int *fiber_errno_location(void)
+FB_EXPORT UNKNOWN int *fiber_errno_location(void)
 {
 	return &errno;
 }
