@@ -37,7 +37,9 @@ WARN := -Wall -Wextra -Wno-unused-parameter
 COMMON := -std=gnu11 -D_GNU_SOURCE $(WARN) -MMD -MP -Iuapi -Ilib/include
 LIB_FLAGS := $(COMMON) -fPIC -fvisibility=hidden -ftls-model=initial-exec \
 	     -fno-plt -fno-semantic-interposition -Ilib -Ilib/arch/$(ARCH)
+# noclone and noipa are gcc's: clang makes no copies of what is not inlined
 TEST_FLAGS := $(COMMON) -Iselftests -Wno-missing-field-initializers \
+	      -Wno-unknown-attributes \
 	      -DFIBER_VERSION='"$(VERSION)"'
 
 ifdef SAN

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Taken unchanged from Linux 6.12, tools/testing/selftests/kselftest_harness.h */
+/*
+ * Taken from Linux 6.12, tools/testing/selftests/kselftest_harness.h, but for
+ * __VALUE: clang makes no arithmetic with a copy that is atomic, as what it copies.
+ */
 /*
  * Copyright (c) 2012 The Chromium OS Authors. All rights reserved.
  *
@@ -762,10 +765,16 @@ static inline void __kselftest_memset_safe(void *s, int c, size_t n)
 
 #define is_signed_type(var)       (!!(((__typeof__(var))(-1)) < (__typeof__(var))1))
 
+#ifdef __clang__
+#define __VALUE(x)	__typeof__((void)0, (x))
+#else
+#define __VALUE(x)	__typeof__(x)
+#endif
+
 #define __EXPECT(_expected, _expected_str, _seen, _seen_str, _t, _assert) do { \
 	/* Avoid multiple evaluation of the cases */ \
-	__typeof__(_expected) __exp = (_expected); \
-	__typeof__(_seen) __seen = (_seen); \
+	__VALUE(_expected) __exp = (_expected); \
+	__VALUE(_seen) __seen = (_seen); \
 	if (!(__exp _t __seen)) { \
 		/* Report with actual signedness to avoid weird output. */ \
 		switch (is_signed_type(__exp) * 2 + is_signed_type(__seen)) { \

@@ -14,7 +14,7 @@ static atomic_int arrived, stop;
 #ifdef __clang__
 #define KEPT	__attribute__((noinline))
 #else
-#define KEPT	__attribute__((noipa))
+#define KEPT	__attribute__((noinline, noipa))
 #endif
 
 KEPT int waits_below(int n)

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 
 /* Wrong arguments are what it is about. */
-#pragma GCC diagnostic ignored "-Wstringop-overflow"
 #ifndef __clang__
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
 #pragma GCC diagnostic ignored "-Wstringop-overread"
 #endif
 

@@ -227,7 +227,9 @@ static void *storms(void *arg)
 {
 	uint64_t before;
 
-	epoch = woken = waiting = 0;
+	epoch = 0;
+	woken = 0;
+	waiting = 0;
 	for (long i = 0; i < MANY; i++)
 		many[i] = spawn(waits_for_epochs, (void *)i);
 	for (long k = 1; k <= 3; k++) {

@@ -17,9 +17,10 @@ enum { USER_A = 12345, USER_B = 12346 };
 static bool set_limits(const char *groups, const char *carriers,
 		       const char *timers)
 {
-	return raw_parameter("groups_per_user", groups ?: "1024") &
-	       raw_parameter("carriers_per_user", carriers ?: "32768") &
-	       raw_parameter("max_timers", timers ?: "131072");
+	bool set = raw_parameter("groups_per_user", groups ?: "1024");
+
+	set &= raw_parameter("carriers_per_user", carriers ?: "32768");
+	return raw_parameter("max_timers", timers ?: "131072") && set;
 }
 
 FIXTURE(limits) {
