@@ -12,9 +12,12 @@
  * Small stacks and the program's own memory have a canary from the start, of words that
  * depend on their address. Other blocks have the zeros of new memory for it: to write
  * there would commit one page more of each, twice what a small fiber needs, while to
- * read maps the kernel's page of zeros. (What overflows and leaves nothing but zeros
- * there is not found.) When a page was wanted and not to be had, one line on stderr
- * says so, and FIBER_FEATURE_CANARY is set in place of FIBER_FEATURE_GUARD.
+ * read maps the kernel's page of zeros. So the same check looks at sp, too: a fiber
+ * that is below its stack when it stops has overflowed, whatever it wrote. (What was
+ * there before, left nothing but zeros, and is back is not found.) But sp elsewhere is
+ * no overflow: a coroutine has a stack of its own, and the program may. When a page was
+ * wanted and not to be had, one line on stderr says so, and FIBER_FEATURE_CANARY is set
+ * in place of FIBER_FEATURE_GUARD.
  * FIBER_STACK_GUARD=mprotect or canary begins further down.
  *
  * A fault on the guard page of the fiber that runs is reported on the carrier's
@@ -81,6 +84,16 @@ static __attribute__((no_sanitize("address"))) bool intact(const struct fiber *f
 		if (word[i] != want)
 			return false;
 	return true;
+}
+
+/* sp is below the stack of f: in its own block, or not far away in one of others. */
+static bool below(const struct fiber *f, const char *sp)
+{
+	const char *base = f->base;
+
+	return sp < fb_stack_low(f) &&
+	       (sp >= base || (f->klass != FB_KLASS_OWN && sp + NEAR > base &&
+			       fb_stack_is_block(sp)));
 }
 
 /* ---- the report ---- */
@@ -255,13 +268,15 @@ static bool is_ours(void)
  */
 __attribute__((noinline)) void fb_guard_check(const struct fiber *f)
 {
-	if (fb_likely(intact(f)))
+	const char *sp = __builtin_frame_address(0);
+
+	if (fb_likely(intact(f) && !below(f, sp)))
 		return;
 	if (is_ours()) {
 		broken = f;
 		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGSEGV);
 	}
-	report_broken(f, __builtin_frame_address(0));
+	report_broken(f, sp);
 }
 
 /* ---- the alternate stack of a carrier ---- */

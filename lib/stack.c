@@ -96,22 +96,37 @@ static size_t usable(unsigned int k)
 
 /* ---- slabs ---- */
 
-bool fb_stack_is_fiber(const struct fiber *f)
+/* The slab with a block there, and where it begins; or NULL. */
+static struct fb_slab *slab_at(const char *at, char **base)
 {
 	struct fb_slab *s;
-	char *base, *end;
-	size_t i;
 
 	/* Pairs with the release in slab_map. */
 	for (s = FB_ACQUIRE(fb_st.slabs); s; s = s->next) {
-		base = (char *)(s + 1) - s->bytes;
-		end = base + FB_READ(s->used);
-		if ((char *)f < base || (char *)f >= end)
-			continue;
-		i = (size_t)((char *)f - base) / s->stride;
-		return fb_slab_fiber(s, base + i * s->stride) == f;
+		*base = (char *)(s + 1) - s->bytes;
+		if (at >= *base && at < *base + FB_READ(s->used))
+			return s;
 	}
-	return false;
+	return NULL;
+}
+
+bool fb_stack_is_block(const char *at)
+{
+	char *base;
+
+	return slab_at(at, &base);
+}
+
+bool fb_stack_is_fiber(const struct fiber *f)
+{
+	char *base;
+	struct fb_slab *s = slab_at((const char *)f, &base);
+	size_t i;
+
+	if (!s)
+		return false;
+	i = (size_t)((char *)f - base) / s->stride;
+	return fb_slab_fiber(s, base + i * s->stride) == f;
 }
 
 void *fb_stack_map(size_t bytes, int flags)

@@ -77,6 +77,8 @@ static inline bool fb_klass_packed(unsigned int k)
 void *fb_stack_map(size_t bytes, int flags);
 /* Is it the descriptor of a block? Any thread. */
 bool fb_stack_is_fiber(const struct fiber *f);
+/* Is it in a block? Any thread. */
+bool fb_stack_is_block(const char *at);
 /* A block never used, or cold: then its guard page is there still. */
 struct fiber *fb_stack_carve(char *base, unsigned int k, bool cold);
 

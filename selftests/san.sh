@@ -34,6 +34,7 @@ cannot() {
 		spawn out_of_memory_is_an_error the shadow counts as memory
 		stack a_sent_signal_has_its_default_action the sanitizer catches it
 		stack canary_of_a_small_stack the stack is four times as large
+		stack canary_that_is_jumped_over the sanitizer reports it
 		stack canary_takes_no_page the shadow counts as memory
 		stack classes_give_what_was_asked_for it fills what red zones lie in
 		stack hundred_thousand_in_capped_memory the shadow counts as memory

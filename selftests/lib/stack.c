@@ -8,6 +8,7 @@
 #include <alloca.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #include "common.h"
 
@@ -288,6 +289,117 @@ TEST(canary_forced)
 		check(!strstr(e.said, "no more guard pages"));
 		check_said(&e, "stack overflow in fiber 2 ");
 	}
+	unsetenv("FIBER_STACK_GUARD");
+	EXPECT_EQ(0, failures);
+}
+
+/*
+ * Jumps over the end of its stack, writes nothing there, and is there when it parks.
+ * `below`: from the end to where it is.
+ */
+__attribute__((noinline, optimize("no-stack-clash-protection")))
+static void jump(const volatile char *low, size_t below)
+{
+	char here;
+	volatile char *p = alloca((size_t)(&here - (char *)low) + below);
+
+	__asm__ volatile("" : : "r"(p) : "memory");
+	fiber_sleep(MS);
+}
+
+static void *jumps(void *arg)
+{
+	struct fiber_stack s = { .size = sizeof(s) };
+
+	check_eq(0, fiber_stack_info(fiber_self(), &s));
+	jump(s.low, (size_t)arg);
+	return NULL;
+}
+
+static void *sleeps(void *arg)
+{
+	fiber_sleep(SEC);
+	return arg;
+}
+
+/* Into what is another's stack, or was. */
+static void jump_among(size_t size, size_t below)
+{
+	struct fiber_attr attr = { .size = sizeof(attr), .stack_size = size };
+	fiber_t *f[4];
+
+	for (int i = 0; i < 4; i++)
+		check_eq(0, fiber_spawn_attr(&f[i], &attr, i < 3 ? sleeps : jumps,
+					     (void *)below));
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+}
+
+static void *jumps_default(void *arg)
+{
+	jump_among(0, (size_t)arg);
+	return NULL;
+}
+
+static void *jumps_small(void *arg)
+{
+	jump_among(2 * KIB, (size_t)arg);
+	return NULL;
+}
+
+/* The canary is as it was: 64 bytes below the stack, and jumped over. */
+TEST(canary_that_is_jumped_over)
+{
+	struct ending e;
+
+	setenv("FIBER_STACK_GUARD", "canary", 1);
+	for (size_t below = 128; below <= 1024; below *= 2) {
+		run_child(&e, jumps_default, (void *)below);
+		check_died(&e, SIGABRT);
+		check_said(&e, "stack overflow in fiber ");
+		run_child(&e, jumps_small, (void *)below);
+		check_died(&e, SIGABRT);
+		check_said(&e, "stack overflow in fiber ");
+	}
+	unsetenv("FIBER_STACK_GUARD");
+	EXPECT_EQ(0, failures);
+}
+
+static int parks_in_a_coroutine(void *arg, void **value)
+{
+	(void)arg, (void)value;
+	check_eq(0, fiber_sleep(MS));
+	return 0;
+}
+
+static void parks_elsewhere(void)
+{
+	check_eq(0, fiber_sleep(MS));
+}
+
+/* Below all blocks, as static memory is. */
+static void *goes_elsewhere(void *arg)
+{
+	static char stack[64 * KIB];
+	static ucontext_t back, there;
+	fiber_coro_t *co;
+
+	check_eq(0, fiber_coro_create(&co, parks_in_a_coroutine, NULL));
+	check_eq(0, fiber_coro_resume(co, NULL, NULL));
+	check_eq(0, fiber_coro_destroy(co));
+	check_eq(0, getcontext(&there));
+	there.uc_stack.ss_sp = stack;
+	there.uc_stack.ss_size = sizeof(stack);
+	there.uc_link = &back;
+	makecontext(&there, parks_elsewhere, 0);
+	check_eq(0, swapcontext(&back, &there));
+	return arg;
+}
+
+TEST(canary_lets_other_stacks_be)
+{
+	setenv("FIBER_STACK_GUARD", "canary", 1);
+	ASSERT_EQ(0, with_runtime(1, 0, goes_elsewhere, NULL));
 	unsetenv("FIBER_STACK_GUARD");
 	EXPECT_EQ(0, failures);
 }
