@@ -186,7 +186,7 @@ static int close_held(struct fb_fd *e, int fd)
 	drain(&me, e);
 	fb_caller_leave(&me);
 	fb_poller_forget(e, fd);
-	e->no_socket = false;
+	FB_WRITE(e->no_socket, false);	/* as .known */
 	r = (int)fb_sys(SYS_close, fd);
 	/* Pairs with the acquires of fb_fd_try_hold and fb_fd_wait_closed. */
 	__atomic_fetch_and(&e->holds, ~FB_FD_CLOSING, __ATOMIC_RELEASE);

@@ -140,13 +140,13 @@ int fb_poller_arm(struct fb_fd *e, int fd)
 	for (n = e->q.head; n; n = n->next)
 		ev.events |= n->events;
 	ev.events = (ev.events & ~FB_IO_EXCLUSIVE) | EPOLLONESHOT;
-	r = control(e->known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
+	r = control(FB_READ(e->known) ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
 	/* Closed behind our back; or added by a call that knew less. */
 	if (r == -ENOENT)
 		r = control(EPOLL_CTL_ADD, fd, &ev);
 	else if (r == -EEXIST)
 		r = control(EPOLL_CTL_MOD, fd, &ev);
-	e->known = !r;
+	FB_WRITE(e->known, !r);
 	return r;
 }
 
@@ -155,9 +155,10 @@ void fb_poller_forget(struct fb_fd *e, int fd)
 	struct epoll_event ev = { 0 };
 
 	/* Pairs with the release in fb_poller_start. */
-	if (e->known && FB_ACQUIRE(fb_poller.on) == ON)
+	if (FB_READ(e->known) && FB_ACQUIRE(fb_poller.on) == ON)
 		control(EPOLL_CTL_DEL, fd, &ev);
-	e->known = false;
+	/* Who has the number next may write it (fb_fd_born) before it can see this. */
+	FB_WRITE(e->known, false);
 }
 
 /* ---- what epoll said ---- */
