@@ -166,10 +166,9 @@ void fb_times_init(struct fiber *f)
 /* ---- who asks ---- */
 
 /* Set before anybody knew it, among bits that change. */
-static __attribute__((no_sanitize("thread"), noinline)) bool
-timed(const struct fiber *f)
+FB_LOOKS static bool timed(const struct fiber *f)
 {
-	return f->flags & FB_F_TIMES;
+	return FB_SEE(f->flags) & FB_F_TIMES;
 }
 
 /* Until they belong together: the state, and for how long. */
