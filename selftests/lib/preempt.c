@@ -12,10 +12,11 @@ static atomic_int stop;
 
 static void *hog(void *arg)
 {
-	volatile unsigned long *n = arg;
+	atomic_ulong *n = arg;
+	unsigned long i = 0;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
-		++*n;
+		atomic_store_explicit(n, ++i, memory_order_relaxed);
 	return NULL;
 }
 
@@ -26,7 +27,7 @@ enum { TURNS = 4096 };
 /* struct turns - how long each turn of a hog was, in time stamp counts */
 struct turns {
 	uint64_t v[TURNS];
-	size_t n;
+	atomic_size_t n;		/* the hog alone writes */
 };
 
 static struct turns turns[2];
@@ -41,12 +42,15 @@ static void *timed_hog(void *arg)
 	struct turns *mine = arg;
 	int me = (int)(mine - turns) + 1;
 	uint64_t start = 0, last = 0, now;
+	size_t n = 0;
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		now = __builtin_ia32_rdtsc();
 		if (atomic_load_explicit(&runner, memory_order_relaxed) != me) {
-			if (start && mine->n < TURNS)
-				mine->v[mine->n++] = last - start;
+			if (start && n < TURNS) {
+				mine->v[n++] = last - start;
+				atomic_store_explicit(&mine->n, n, memory_order_relaxed);
+			}
 			atomic_store(&runner, me);
 			start = now;
 		}
@@ -65,14 +69,14 @@ static double share_of_two(void)
 	uint64_t turn[2];
 	fiber_t *f[2];
 
-	turns[0].n = turns[1].n = 0;
+	turns[0].n = 0;
+	turns[1].n = 0;
 	atomic_store(&runner, 0);
 	atomic_store(&stop, 0);
 	for (int i = 0; i < 2; i++)
 		f[i] = spawn(timed_hog, &turns[i]);
 	block_ns(2 * SEC);
-	check(until(*(volatile size_t *)&turns[0].n > 20 &&
-		    *(volatile size_t *)&turns[1].n > 20));
+	check(until(turns[0].n > 20 && turns[1].n > 20));
 	atomic_store(&stop, 1);
 	for (int i = 0; i < 2; i++) {
 		join(f[i]);
@@ -118,7 +122,7 @@ static void *runs_once(void *arg)
 /* Fibers of a plain thread are in the global queue; preemption must look there. */
 static void run_beside_hogs(struct __test_metadata *_metadata, int hogs)
 {
-	unsigned long n[3] = { 0 };
+	atomic_ulong n[3] = { 0 };
 	fiber_t *f[3], *one;
 
 	ASSERT_EQ(0, start(1, 1 * MS));
@@ -131,7 +135,7 @@ static void run_beside_hogs(struct __test_metadata *_metadata, int hogs)
 		fiber_detach(one);
 	}
 	for (int i = 0; i < hogs; i++)
-		EXPECT_TRUE(until(*(volatile unsigned long *)&n[i]));
+		EXPECT_TRUE(until(n[i]));
 	atomic_store(&stop, 1);
 	for (int i = 0; i < hogs; i++)
 		join(f[i]);
@@ -280,7 +284,7 @@ static void *feeds(void *arg)
 TEST(no_call_returns_eintr)
 {
 	static atomic_int end;
-	unsigned long n[2] = { 0 };
+	atomic_ulong n[2] = { 0 };
 	pthread_t thread;
 	fiber_t *f[4];
 	bool kernel;
@@ -483,7 +487,7 @@ static void *naps(void *arg)
 TEST(sleeper_wakes_while_hogs_spin)
 {
 	uint64_t slow = in_vm() ? 4 : 1, p50 = SEC * slow, p99 = 0;
-	unsigned long n[3] = { 0 };
+	atomic_ulong n[3] = { 0 };
 	fiber_t *f[3];
 
 	ASSERT_EQ(0, start(1, 10 * MS));

@@ -301,7 +301,7 @@ TEST_F(fd, cancel_ends_who_selects)
 
 enum { NUMBERS = 2, CLOSES = 300 };
 
-static int number[NUMBERS];
+static atomic_int number[NUMBERS];
 static atomic_int over;
 
 /* Neither order of two numbers may wait for the other's close. */
@@ -328,7 +328,8 @@ static void *waits_in_order(void *arg)
 
 static void *closes_again(void *arg)
 {
-	int *fd = arg, p[2];
+	atomic_int *fd = arg;
+	int p[2];
 
 	for (int i = 0; i < CLOSES; i++) {
 		check_eq(0, pipe(p));
