@@ -99,11 +99,13 @@ static long try_socket(struct fb_io *k, const struct iovec *iov, int n)
 {
 	struct msghdr m = { .msg_iov = (struct iovec *)(uintptr_t)iov,
 			    .msg_iovlen = (size_t)n };
+	bool out = k->events == POLLOUT;
+	int flags = out ? MSG_DONTWAIT | MSG_NOSIGNAL : MSG_DONTWAIT;
 
-	if (k->events == POLLOUT)
-		return fb_sys(SYS_sendmsg, k->fd, &m,
-			      MSG_DONTWAIT | MSG_NOSIGNAL);
-	return fb_sys(SYS_recvmsg, k->fd, &m, MSG_DONTWAIT);
+	if (n == 1)			/* less to copy */
+		return fb_sys(out ? SYS_sendto : SYS_recvfrom, k->fd,
+			      iov->iov_base, iov->iov_len, flags, NULL, NULL);
+	return fb_sys(out ? SYS_sendmsg : SYS_recvmsg, k->fd, &m, flags);
 }
 
 static long try_others(struct fb_io *k, const struct iovec *iov, int n)

@@ -183,6 +183,15 @@ static long wait_to_send(struct fb_io *k, int again)
 	return again > 1 ? wait_for_room(k) : fb_io_wait(k);
 }
 
+static long send_part(struct fb_io *k, const struct msghdr *m, int flags)
+{
+	if (m->msg_iovlen != 1 || m->msg_name || m->msg_control)
+		return fb_sys(SYS_sendmsg, k->fd, m, flags);
+	/* Less to copy. */
+	return fb_sys(SYS_sendto, k->fd, m->msg_iov->iov_base,
+		      m->msg_iov->iov_len, flags, NULL, 0);
+}
+
 /* All of a stream, one packet; the address and the like go with the first part. */
 static long send_all(struct fb_io *k, struct msghdr *m, struct fb_iov *v,
 		     int flags)
@@ -196,8 +205,8 @@ static long send_all(struct fb_io *k, struct msghdr *m, struct fb_iov *v,
 			return done;
 		m->msg_iov = v->at;
 		m->msg_iovlen = (size_t)v->n;
-		r = r ? fb_sys(SYS_sendmsg, k->fd, m,
-			       flags | MSG_DONTWAIT | MSG_NOSIGNAL) : -EAGAIN;
+		r = r ? send_part(k, m, flags | MSG_DONTWAIT | MSG_NOSIGNAL) :
+			-EAGAIN;
 		if (r >= 0) {
 			done += r;
 			if (!fb_iov_advance(v, (size_t)r) ||
