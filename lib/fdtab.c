@@ -135,6 +135,7 @@ void fb_fd_born(int fd)
 		return;
 	FB_WRITE(e->known, false);
 	FB_WRITE(e->no_socket, false);
+	FB_WRITE(e->dry, 0);
 }
 
 void fb_fd_forget_all(void)

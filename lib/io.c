@@ -30,6 +30,20 @@
  *   again for another file, of which epoll then knows nothing: its waits would
  *   never end. Arming finds that (ENOENT), and adds it.
  *
+ * Waiting first. Who answers each message of a peer finds nothing each time it tries
+ * to receive the next. When FB_IO_DRY tries in a row were such, and took no more meanwhile
+ * than there was, a receive waits first, and then tries: that saves a system call.
+ * Nothing depends on whether it was foreseen well: what is there when it is armed is
+ * told at once. But
+ *
+ *   every PROBE-th call tries first, all the same, to see whether it still holds
+ *   however its wait ended, one try is made: what is there is its result, as in a
+ *	call that tries first; else that for which the wait ended
+ *   only a socket that has waited before waits so: what does not receive at all (a
+ *	listener) would never be ready. A program may have put that at the number
+ *	behind our back: then arming finds that epoll knows no such file, and the wait
+ *	is over (-ESTALE)
+ *
  * Who polls, and when.
  *
  *   idle processors	sleep in epoll_wait, as long as somebody waits for I/O. To the
@@ -64,6 +78,7 @@
 
 #define FIRST_NS	2000000ULL	/* between looks, doubled up to */
 #define LAST_NS		100000000ULL
+#define PROBE		8		/* one of so many tries first */
 
 /* ---- wait by epoll ---- */
 
@@ -89,6 +104,8 @@ int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 		fb_waitq_push(&e->q, n);
 		/* Of nothing: for a close alone. */
 		r = n->events ? fb_poller_arm(e, fd) : 0;
+		if (r > 0)
+			r = n->events & FB_IO_FORESEEN ? -ESTALE : 0;
 	}
 	fb_unlock(&e->lock);
 	return r;
@@ -261,7 +278,7 @@ int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 	k->fd = fd;
 	k->events = events;
 	k->deadline = deadline;
-	k->looked = false;
+	k->looked = k->waited = false;
 	k->also = NULL;
 	if (k->e)
 		fb_fd_hold(k->e);
@@ -336,23 +353,73 @@ static int wait_plainly(struct fb_io *k, uint64_t until)
 	return r > 0 ? 0 : r;
 }
 
-int fb_io_wait(struct fb_io *k)
+static uint64_t wait_ends_at(const struct fb_io *k)
+{
+	return k->deadline < k->timeo ? k->deadline : k->timeo;
+}
+
+/* The wait has failed for more than a reason to end it: not so, then. */
+static bool is_refused(int r)
+{
+	return r && r != -ETIMEDOUT && r != -ECANCELED && r != -EBADF;
+}
+
+static int say_timeo(const struct fb_io *k, int r)
+{
+	return r == -ETIMEDOUT && k->timeo <= k->deadline ? -EAGAIN : r;
+}
+
+static int wait_in_set(struct fb_io *k, uint32_t how)
 {
 	struct fb_io_slot s[2] = { { .e = k->e, .fd = k->fd }, { .e = k->also } };
-	uint64_t until;
+
+	s[0].node.events = k->events | FB_IO_EXCLUSIVE | how;
+	return fb_io_wait_slots(s, k->also ? 2 : 1, wait_ends_at(k));
+}
+
+int fb_io_wait(struct fb_io *k)
+{
 	int r = k->looked ? 0 : fb_io_look(k);
 
 	if (r)
 		return r;
 	if (!k->deadline)
 		return -ETIMEDOUT;
-	until = k->deadline < k->timeo ? k->deadline : k->timeo;
-	s[0].node.events = k->events | FB_IO_EXCLUSIVE;
-	if (k->e && fb_io_watches())
-		r = fb_io_wait_slots(s, k->also ? 2 : 1, until);
-	else
-		r = -ENOSYS;
-	if (r && r != -ETIMEDOUT && r != -ECANCELED && r != -EBADF)
-		r = wait_plainly(k, until);
-	return r == -ETIMEDOUT && k->timeo <= k->deadline ? -EAGAIN : r;
+	r = k->e && fb_io_watches() ? wait_in_set(k, 0) : -ENOSYS;
+	if (is_refused(r))
+		r = wait_plainly(k, wait_ends_at(k));
+	k->waited = true;
+	return say_timeo(k, r);
+}
+
+/* ---- wait first ---- */
+
+/* With a seed, no: what the process did before must not count. */
+static bool is_dry(struct fb_io *k)
+{
+	struct fb_fd *e = k->e;
+
+	if (!e || FB_READ(e->dry) < FB_IO_DRY || !k->deadline || fb_rt.seeded ||
+	    !fb_io_watches())
+		return false;
+	FB_WRITE(e->foreseen, (uint8_t)(FB_READ(e->foreseen) + 1));
+	return FB_READ(e->foreseen) % PROBE;
+}
+
+int fb_io_foresee(struct fb_io *k)
+{
+	int r;
+
+	k->waited = false;
+	if (!is_dry(k))
+		return 0;
+	/* -EAGAIN: it is not to wait. */
+	r = k->looked ? 0 : fb_io_look(k);
+	if (!r)
+		r = wait_in_set(k, FB_IO_FORESEEN);
+	k->waited = !is_refused(r);
+	if (k->waited)
+		return say_timeo(k, r);
+	FB_WRITE(k->e->dry, 0);
+	return 0;
 }

@@ -10,6 +10,8 @@
 
 /* ---- fdtab.c: descriptors ---- */
 
+#define FB_IO_DRY	2		/* in a row: the next waits first */
+
 /* fb_fd.holds: calls under way, and */
 #define FB_FD_CLOSING	0x80000000u
 
@@ -20,6 +22,8 @@ struct fb_fd {
 	fb_lock_t lock;			/* of gen, known, q; never held in a park */
 	bool known;			/* to epoll, the last time we looked */
 	bool no_socket;			/* a hint */
+	uint8_t dry;			/* atomic hint: tries in vain, to FB_IO_DRY */
+	uint8_t foreseen;		/* a hint: how often */
 	struct fb_waitq q;		/* who waits for readiness */
 	fb_lock_t close_lock;		/* of closer */
 	struct fb_waitq closer;		/* fiber_close, until holds is 0 */
@@ -49,11 +53,17 @@ struct fb_io {
 	uint64_t deadline;		/* the caller's; 0: do not wait */
 	uint64_t timeo;			/* of SO_RCVTIMEO or SO_SNDTIMEO */
 	bool looked;			/* timeo is known */
+	bool waited;			/* before the next try */
 	struct fb_fd *also;		/* held; its close ends a wait too; or NULL */
 };
 
 /* In fiber code, or any thread. 0, or -ECANCELED: the call must not begin. */
 int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline);
+/*
+ * Before the first try of a receive: 0; or it has been waited for, in vain, and the
+ * call ends with that unless the one try left tells better.
+ */
+int fb_io_foresee(struct fb_io *k);
 /* What the call did would block: 0: it may not any more, try again. */
 int fb_io_wait(struct fb_io *k);
 /* How the plain call would wait: k->timeo, or -EAGAIN: not at all. */
@@ -64,6 +74,19 @@ int fb_io_look(struct fb_io *k);
  */
 int fb_io_turn(struct fb_io *k);
 long fb_io_turn_end(struct fb_io *k, long r);
+/* What a try to receive told, for the next call. full: there was room for no more. */
+static inline void fb_io_tried(struct fb_io *k, long r, bool full)
+{
+	struct fb_fd *e = k->e;
+
+	if (!e || (k->waited && !full))
+		return;
+	if (r != -EAGAIN)
+		FB_WRITE(e->dry, 0);
+	else if (FB_READ(e->dry) < FB_IO_DRY)
+		__atomic_fetch_add(&e->dry, 1, __ATOMIC_RELAXED);
+}
+
 /* The end of a call that fb_io_begin allowed; returns r. */
 long fb_io_end(struct fb_io *k, long r);
 
@@ -73,7 +96,10 @@ struct fb_io_slot {
 	struct fb_fd *e;		/* held */
 	int fd;
 };
-#define FB_IO_EXCLUSIVE	0x80000000u	/* in .events: one is woken, not all */
+/* In .events, beside those of poll(2): */
+#define FB_IO_EXCLUSIVE	0x80000000u	/* one is woken, not all */
+#define FB_IO_FORESEEN	0x40000000u	/* -ESTALE if it is another file by now */
+#define FB_IO_POLL	0x0000ffffu
 
 /*
  * Off the waiter's stack, e held: n, whose .events say what for, is queued for k, and
@@ -121,7 +147,7 @@ extern struct fb_poller fb_poller __attribute__((visibility("hidden")));
 
 /* Make it, at the first wait. Any thread, in_fiber == 1. */
 int fb_poller_start(void);
-/* e is locked: tell epoll what its queue waits for. */
+/* e is locked: tell epoll what its queue waits for. 1: of a file it knew not. */
 int fb_poller_arm(struct fb_fd *e, int fd);
 /* e is being closed. */
 void fb_poller_forget(struct fb_fd *e, int fd);

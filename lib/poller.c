@@ -134,20 +134,24 @@ int fb_poller_arm(struct fb_fd *e, int fd)
 	struct epoll_event ev = {
 		.data.u64 = (uint64_t)e->gen << 32 | (uint32_t)fd,
 	};
+	bool known = FB_READ(e->known);
 	struct fb_node *n;
 	int r;
 
 	for (n = e->q.head; n; n = n->next)
 		ev.events |= n->events;
-	ev.events = (ev.events & ~FB_IO_EXCLUSIVE) | EPOLLONESHOT;
-	r = control(FB_READ(e->known) ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
+	ev.events = (ev.events & FB_IO_POLL) | EPOLLONESHOT;
+	r = control(known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
+	if (!r && known)
+		return 0;
+	FB_WRITE(e->dry, 0);		/* what it told was of another file */
 	/* Closed behind our back; or added by a call that knew less. */
 	if (r == -ENOENT)
 		r = control(EPOLL_CTL_ADD, fd, &ev);
 	else if (r == -EEXIST)
 		r = control(EPOLL_CTL_MOD, fd, &ev);
 	FB_WRITE(e->known, !r);
-	return r;
+	return r ? r : 1;
 }
 
 void fb_poller_forget(struct fb_fd *e, int fd)

@@ -149,6 +149,7 @@ FB_EXPORT ssize_t fiber_readv_until(int fd, const struct iovec *iov, int n,
 				    uint64_t deadline)
 {
 	struct fb_io k;
+	int ended;
 	long r;
 
 	if (!fb_iov_bytes(iov, n))	/* or too many of them */
@@ -156,9 +157,11 @@ FB_EXPORT ssize_t fiber_readv_until(int fd, const struct iovec *iov, int n,
 	r = fb_io_begin(&k, fd, POLLIN, deadline);
 	if (r)
 		return r;
+	ended = fb_io_foresee(&k);
 	do {
 		r = try(&k, iov, n);
-	} while (r == -EAGAIN && !(r = fb_io_wait(&k)));
+		fb_io_tried(&k, r, r >= (long)iov->iov_len);
+	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(&k)));
 	return fb_io_end(&k, r);
 }
 

@@ -39,11 +39,14 @@ static long receive_plainly(struct fb_io *k, struct msghdr *m, int flags)
 
 static long receive(struct fb_io *k, struct msghdr *m, int flags)
 {
+	int ended = fb_io_foresee(k);
 	long r;
 
 	do {
 		r = fb_sys(SYS_recvmsg, k->fd, m, flags | MSG_DONTWAIT);
-	} while (r == -EAGAIN && !(r = fb_io_wait(k)));
+		fb_io_tried(k, r, r >= 0 && (!m->msg_iovlen ||
+			    r >= (long)m->msg_iov->iov_len));
+	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(k)));
 	return r;
 }
 
@@ -120,6 +123,29 @@ FB_EXPORT ssize_t fiber_recvmsg(int fd, struct msghdr *m, int flags)
 	return fiber_recvmsg_until(fd, m, flags, FB_NEVER);
 }
 
+/* The same for bytes alone: less to copy. */
+static long receive_bytes(struct fb_io *k, void *buf, size_t n, int flags)
+{
+	int ended = fb_io_foresee(k);
+	long r;
+
+	do {
+		r = fb_sys(SYS_recvfrom, k->fd, buf, n, flags | MSG_DONTWAIT,
+			   NULL, NULL);
+		fb_io_tried(k, r, r >= (long)n);
+	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(k)));
+	return r;
+}
+
+static ssize_t recv_bytes(int fd, void *buf, size_t n, int flags,
+			  uint64_t deadline)
+{
+	struct fb_io k;
+	long r = fb_io_begin(&k, fd, POLLIN, deadline);
+
+	return r ? r : fb_io_end(&k, receive_bytes(&k, buf, n, flags));
+}
+
 FB_EXPORT ssize_t fiber_recvfrom_until(int fd, void *buf, size_t n, int flags,
 				       struct sockaddr *addr, socklen_t *len,
 				       uint64_t deadline)
@@ -147,6 +173,8 @@ FB_EXPORT ssize_t fiber_recvfrom(int fd, void *buf, size_t n, int flags,
 FB_EXPORT ssize_t fiber_recv_until(int fd, void *buf, size_t n, int flags,
 				   uint64_t deadline)
 {
+	if (!plainly(flags) && !(flags & MSG_WAITALL))
+		return recv_bytes(fd, buf, n, flags, deadline);
 	return fiber_recvfrom_until(fd, buf, n, flags, NULL, NULL, deadline);
 }
 

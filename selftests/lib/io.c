@@ -554,6 +554,180 @@ TEST_F(io, close_elsewhere_does_no_harm)
 	RUN(reuses, NULL);
 }
 
+/* ---- a receive that waits first: the last ones have found nothing ---- */
+
+/* By the past: it tries, and does not wait. */
+#define AT_ONCE		1
+
+static void run_dry(int fd)
+{
+	char b[8];
+
+	for (int i = 0; i < 4; i++)
+		check_eq(-ETIMEDOUT, fiber_recv_until(fd, b, sizeof(b), 0, AT_ONCE));
+}
+
+/* Twice, for now and then one tries first all the same. */
+static void tells_what_there_is(int s[2])
+{
+	char b[8];
+
+	for (int i = 0; i < 2; i++) {
+		check_eq(1, write(s[0], "x", 1));
+		while (!bytes_in(s[1]))
+			check_eq(0, fiber_sleep(200 * US));
+		check_eq(1, fiber_recv_until(s[1], b, sizeof(b), 0, AT_ONCE));
+		check_eq('x', b[0]);
+	}
+	run_dry(s[1]);
+	for (int i = 0; i < 2; i++)
+		check_eq(-EAGAIN, fiber_recv(s[1], b, sizeof(b), MSG_DONTWAIT));
+}
+
+static void heeds_the_socket(int s[2])
+{
+	struct timeval tv = { .tv_usec = 2000 };
+	char b[8];
+
+	for (int i = 0; i < 2; i++) {
+		run_dry(s[1]);
+		check_eq(0, setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &tv,
+				       sizeof(tv)));
+		check_eq(-EAGAIN, fiber_read(s[1], b, sizeof(b)));
+		check_eq(-EAGAIN, fiber_recvmsg(s[1], &(struct msghdr){
+			.msg_iov = &(struct iovec){ b, sizeof(b) },
+			.msg_iovlen = 1 }, 0));
+		tv.tv_usec = 0;
+		check_eq(0, setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &tv,
+				       sizeof(tv)));
+		tv.tv_usec = 2000;
+	}
+	for (int i = 0; i < 2; i++) {
+		run_dry(s[1]);
+		check_eq(0, fcntl(s[1], F_SETFL, O_NONBLOCK));
+		check_eq(-EAGAIN, fiber_read(s[1], b, sizeof(b)));
+		check_eq(0, fcntl(s[1], F_SETFL, 0));
+	}
+}
+
+/* By dup2(2), what never is ready, since it does not receive at all. */
+static void meets_another_file(int s[2])
+{
+	struct sockaddr_in a;
+	int fd = listener(&a), q[2];
+	char b[8];
+
+	pipe_of(q);
+	for (int i = 0; i < 2; i++) {
+		run_dry(s[1]);
+		check_eq(s[1], dup2(fd, s[1]));
+		check_eq(-ENOTCONN, fiber_recv(s[1], b, sizeof(b), 0));
+		close_both(s);
+		pair_of(s);
+		run_dry(s[1]);
+		check_eq(s[1], dup2(q[1], s[1]));
+		check_eq(-EBADF, fiber_read(s[1], b, sizeof(b)));
+		close_both(s);
+		tcp_of(s);
+	}
+	close_both(q);
+	check_eq(0, fiber_close(fd));
+}
+
+static int recv_cancelled(void *arg)
+{
+	char b[8];
+
+	atomic_fetch_add(&begun, 1);
+	check_eq(-ECANCELED, fiber_recv((int)(long)arg, b, sizeof(b), 0));
+	return 0;
+}
+
+static void is_ended(int s[2])
+{
+	fiber_scope_t scope;
+	fiber_t *f[2];
+	char b[8];
+
+	for (int i = 0; i < 2; i++) {
+		run_dry(s[1]);
+		atomic_store(&begun, 0);
+		check_eq(0, fiber_scope_open(&scope, NULL));
+		for (int n = 0; n < 3; n++)
+			check_eq(0, fiber_scope_spawn(&scope, recv_cancelled,
+						      (void *)(long)s[1]));
+		fiber_shield_begin();
+		come_to(&begun, 3);
+		fiber_shield_end();
+		fiber_scope_cancel(&scope, -EIO);
+		check_eq(-EIO, fiber_scope_close(&scope));
+	}
+	/* Nobody took it. */
+	check_eq(1, fiber_send(s[0], "x", 1, 0));
+	check_eq(1, fiber_recv(s[1], b, sizeof(b), 0));
+	run_dry(s[1]);
+	for (int i = 0; i < 2; i++)
+		f[i] = spawn(read_closed, (void *)(long)s[1]);
+	come_to(&begun, 5);
+	check_eq(0, fiber_close(s[1]));
+	for (int i = 0; i < 2; i++)
+		join(f[i]);
+	check_eq(0, fiber_close(s[0]));
+}
+
+static void *takes_one(void *arg)
+{
+	char b[8];
+
+	check_eq(1, fiber_recv((int)(long)arg, b, sizeof(b), 0));
+	return NULL;
+}
+
+/* Each byte is for one, and each gets one. */
+static void wakes_each_once(int s[2])
+{
+	fiber_t *f[4];
+
+	run_dry(s[1]);
+	for (int i = 0; i < 4; i++)
+		f[i] = spawn(takes_one, (void *)(long)s[1]);
+	check_eq(0, fiber_sleep(200 * US));
+	for (int i = 0; i < 4; i++) {
+		check_eq(1, fiber_send(s[0], "x", 1, 0));
+		while (bytes_in(s[1]))
+			check_eq(0, fiber_sleep(200 * US));
+	}
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+}
+
+static void *waits_first(void *arg)
+{
+	void (*const of[])(int s[2]) = { tcp_of, pair_of };
+	int s[2];
+
+	for (int i = 0; i < 2; i++) {
+		of[i](s);
+		run_dry(s[1]);
+		tells_what_there_is(s);
+		heeds_the_socket(s);
+		wakes_each_once(s);
+		meets_another_file(s);
+		run_dry(s[1]);
+		check_eq(0, fiber_shutdown(s[0], SHUT_WR));
+		check_eq(0, fiber_recv(s[1], s, 1, 0));
+		close_both(s);
+		of[i](s);
+		is_ended(s);
+	}
+	return arg;
+}
+
+TEST_F(io, who_waits_first_gets_the_same)
+{
+	RUN(waits_first, NULL);
+}
+
 /* Everybody at the same few numbers; what is read was written by a player. */
 enum { CHURN = 300 };
 static int churn_fd[4];
