@@ -242,8 +242,11 @@ int fb_io_nap(uint64_t until)
 int fb_io_poll_now(int fd, uint32_t events)
 {
 	struct pollfd p = { .fd = fd, .events = (short)events };
-	int r = (int)fb_sys(SYS_poll, &p, 1, 0);
+	int r;
 
+	do {				/* it does not wait: yet a signal ends it */
+		r = (int)fb_sys(SYS_poll, &p, 1, 0);
+	} while (r == -EINTR);
 	return r < 0 ? r : p.revents;
 }
 
