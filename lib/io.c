@@ -79,6 +79,8 @@
 #define FIRST_NS	2000000ULL	/* between looks, doubled up to */
 #define LAST_NS		100000000ULL
 #define PROBE		8		/* one of so many tries first */
+#define VAIN_MOST	2
+#define REST_NS		500000
 
 /* ---- wait by epoll ---- */
 
@@ -250,20 +252,31 @@ int fb_io_poll_now(int fd, uint32_t events)
 	return r < 0 ? r : p.revents;
 }
 
+/* Or nobody knows. */
+static bool has_bytes(int fd)
+{
+	int bytes = 0;
+
+	return fb_sys(SYS_ioctl, fd, FIONREAD, &bytes) || bytes;
+}
+
 /* Not by POLLERR: notices of the kernel (of time, of copies) set that too. */
 int fb_io_next(const struct fb_io *k)
 {
-	int r, bytes = 0;
+	int r;
 
 	if (k->events == POLLOUT) {
 		r = fb_io_poll_now(k->fd, POLLOUT);
 		return r > 0 && (r & POLLHUP) ? -EPIPE : r;
 	}
 	/* What has come before an error is received before it. */
-	if (fb_sys(SYS_ioctl, k->fd, FIONREAD, &bytes) || bytes)
+	if (has_bytes(k->fd))
 		return 1;
 	r = fb_io_poll_now(k->fd, POLLIN | POLLRDHUP);
-	return r > 0 && (r & (POLLHUP | POLLRDHUP)) ? -EPIPE : r;
+	if (r <= 0 || !(r & (POLLHUP | POLLRDHUP)))
+		return r;
+	/* So has what came between the two looks, the last of all with the end. */
+	return has_bytes(k->fd) ? 1 : -EPIPE;
 }
 
 /* ---- a call ---- */
@@ -282,6 +295,7 @@ int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 	k->events = events;
 	k->deadline = deadline;
 	k->looked = k->waited = false;
+	k->vain = 0;
 	k->also = NULL;
 	if (k->e)
 		fb_fd_hold(k->e);
@@ -380,6 +394,23 @@ static int wait_in_set(struct fb_io *k, uint32_t how)
 	return fb_io_wait_slots(s, k->also ? 2 : 1, wait_ends_at(k));
 }
 
+/*
+ * A notice of the kernel in a socket's error queue ends every wait at once, and no try
+ * takes it: sleep between the looks then.
+ */
+static int rest(struct fb_io *k, uint64_t until)
+{
+	uint64_t now;
+
+	if (k->vain++ < VAIN_MOST ||
+	    fb_io_poll_now(k->fd, k->events) != POLLERR)
+		return 0;
+	now = fiber_now();
+	if (now >= until)
+		return -ETIMEDOUT;
+	return fb_io_nap(until - now < REST_NS ? until : now + REST_NS);
+}
+
 int fb_io_wait(struct fb_io *k)
 {
 	int r = k->looked ? 0 : fb_io_look(k);
@@ -388,6 +419,9 @@ int fb_io_wait(struct fb_io *k)
 		return r;
 	if (!k->deadline)
 		return -ETIMEDOUT;
+	r = rest(k, wait_ends_at(k));
+	if (r)
+		return say_timeo(k, r);
 	r = k->e && fb_io_watches() ? wait_in_set(k, 0) : -ENOSYS;
 	if (is_refused(r))
 		r = wait_plainly(k, wait_ends_at(k));

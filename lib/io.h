@@ -54,6 +54,7 @@ struct fb_io {
 	uint64_t timeo;			/* of SO_RCVTIMEO or SO_SNDTIMEO */
 	bool looked;			/* timeo is known */
 	bool waited;			/* before the next try */
+	unsigned int vain;		/* waits since something was moved */
 	struct fb_fd *also;		/* held; its close ends a wait too; or NULL */
 };
 

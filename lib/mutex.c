@@ -133,6 +133,11 @@ struct fb_node *fb_mutex_release(struct fb_mutex *m, bool alone)
 	uint64_t w = FB_READ(m->word);
 	struct fb_node *n;
 
+	if (fb_is_forked()) {
+		/* Pairs with the acquire in change(). */
+		FB_RELEASE(m->word, 0);
+		return NULL;
+	}
 	for (;;) {
 		if (!(w & WAITERS) || (w & WOKEN)) {
 			if (change(m, &w, w & FLAGS, alone))
@@ -306,6 +311,15 @@ static void leave(struct fb_mutex *m, struct fb_node *n)
 				   __ATOMIC_RELAXED);
 }
 
+static int lock_forked(struct fb_mutex *m, uint64_t self, uint64_t deadline)
+{
+	int r = 0;
+
+	while (!r && !take(m, self, 0, 0, false))
+		r = fb_forked_nap(deadline);
+	return r;
+}
+
 /* drop: WOKEN, if we are the one on its way, or 0. */
 static int lock_wait(struct fb_caller *me, struct fb_mutex *m, uint64_t drop,
 		     uint64_t deadline)
@@ -314,6 +328,8 @@ static int lock_wait(struct fb_caller *me, struct fb_mutex *m, uint64_t drop,
 	struct fb_node n = { .value = (void *)(uintptr_t)self };
 	unsigned int state;
 
+	if (fb_is_forked())
+		return lock_forked(m, self, deadline);
 	for (;;) {
 		if (spin(m, self, drop))
 			return 0;

@@ -204,6 +204,7 @@ static long write_all(struct fb_io *k, struct fb_iov *v)
 		r = r ? try(k, v->at, v->n) : -EAGAIN;
 		if (r >= 0) {
 			done += r;
+			k->vain = 0;
 			if (!fb_iov_advance(v, (size_t)r))
 				return done;
 			if (k->deadline && fiber_cancelled())

@@ -76,6 +76,12 @@ static struct fb_node *unlock_write(struct fb_rwlock *l)
 	return list ? list : let_writer(l);
 }
 
+/* In the child of a fork: they are the parent's. */
+static void forget_waiters(struct fb_rwlock *l)
+{
+	l->to_read = l->to_write = (struct fb_waitq){ NULL, NULL };
+}
+
 /* ---- lock ---- */
 
 static bool take(struct fb_rwlock *l, uint64_t self, bool write)
@@ -108,12 +114,37 @@ static int lock_wait(struct fb_caller *me, struct fb_rwlock *l, uint64_t self,
 	return fb_wait_error(state);
 }
 
+static bool take_forked(struct fb_rwlock *l, uint64_t self, bool write)
+{
+	bool taken;
+
+	fb_lock(&fb_forked_lock);
+	forget_waiters(l);
+	taken = take(l, self, write);
+	fb_unlock(&fb_forked_lock);
+	return taken;
+}
+
+static int lock_forked(struct fb_rwlock *l, uint64_t self, bool write,
+		       uint64_t deadline)
+{
+	int r = 0;
+
+	while (!r && !take_forked(l, self, write))
+		r = !deadline ? -EAGAIN :
+		    FB_READ(l->writer) == self ? -EDEADLK :
+		    fb_forked_nap(deadline);
+	return r;
+}
+
 static int lock_entered(struct fb_caller *me, struct fb_rwlock *l, bool write,
 			uint64_t deadline)
 {
 	uint64_t self = fb_self_id(me->c);
 	int r = 0;
 
+	if (fb_is_forked())
+		return lock_forked(l, self, write, deadline);
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
 	fb_obj_lock(me->p, &l->lock);
@@ -188,10 +219,14 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 	struct fb_node *list = NULL;
 	struct fb_caller me;
 	uint64_t owner;
+	fb_lock_t *at;
 	int r = 0;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &l->lock);
+	at = fb_is_forked() ? &fb_forked_lock : &l->lock;
+	fb_obj_lock(me.p, at);
+	if (fb_is_forked())
+		forget_waiters(l);
 	owner = l->writer;
 	if (owner == fb_self_id(me.c))
 		list = unlock_write(l);
@@ -199,7 +234,7 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 		list = unlock_read(l);
 	else
 		r = -EPERM;
-	fb_obj_unlock(me.p, &l->lock);
+	fb_obj_unlock(me.p, at);
 	if (fb_unlikely(fb_rt.checks) && !r && owner && me.c)
 		fb_held_drop(me.c->cur, l);
 	fb_wake_all(me.p, list);

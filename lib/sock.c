@@ -86,6 +86,7 @@ static long receive_all(struct fb_io *k, struct msghdr *m, int flags)
 		r = receive_next(k, &more, flags);
 		if (r > 0)
 			done += r;
+		k->vain = 0;
 	}
 	fb_iov_end(&v);
 	return done;
@@ -237,6 +238,7 @@ static long send_all(struct fb_io *k, struct msghdr *m, struct fb_iov *v,
 			-EAGAIN;
 		if (r >= 0) {
 			done += r;
+			k->vain = 0;
 			if (!fb_iov_advance(v, (size_t)r) ||
 			    (flags & MSG_DONTWAIT) ||
 			    (k->deadline && fiber_cancelled()))

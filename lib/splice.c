@@ -75,17 +75,35 @@ static size_t fitting(const struct move *k, size_t n)
 	return n < most ? n : most;
 }
 
-/* What sendfile reads is on a disk. */
-static int unready(struct move *k)
+/* A notice of the kernel sets POLLERR too, and alone: then the call would wait. */
+static bool is_ready(const struct pollfd *p, long *error)
+{
+	unsigned int size = sizeof(int);
+	int e = 0;
+
+	if (p->revents != POLLERR)
+		return p->revents;
+	if (fb_sys(SYS_getsockopt, p->fd, SOL_SOCKET, SO_ERROR, &e, &size))
+		return true;		/* no socket */
+	if (e)
+		*error = -e;
+	return e;
+}
+
+/* What sendfile reads is on a disk. An error that is told by this alone: it. */
+static long unready(struct move *k)
 {
 	struct pollfd p[2] = { { k->out.fd, POLLOUT, 0 },
 			       { k->in.fd, POLLIN, 0 } };
+	long error = 0;
 
 	fb_sys(SYS_poll, p, k->sendfile ? 1 : 2, 0);
 	k->failed = (p[0].revents | p[1].revents) & POLLERR;
-	if (!k->sendfile && !p[1].revents)
-		return POLLIN;
-	return p[0].revents ? 0 : POLLOUT;
+	if (!k->sendfile && !is_ready(&p[1], &error))
+		k->unready = POLLIN;
+	else
+		k->unready = is_ready(&p[0], &error) ? 0 : POLLOUT;
+	return error;
 }
 
 /* What has been moved comes first: an error is for the next call to tell. */
@@ -100,8 +118,9 @@ static long with_turns(struct move *k, size_t n)
 {
 	long r;
 
-	k->unready = unready(k);
-	r = k->unready ? -EAGAIN : is_over(k) ? 0 : make(k, n);
+	r = unready(k);
+	if (!r)
+		r = k->unready ? -EAGAIN : is_over(k) ? 0 : make(k, n);
 	return fb_io_turn_end(&k->out, r);
 }
 
@@ -188,6 +207,7 @@ static long transfer(struct move *k, size_t n)
 		r = try(k, some);
 		if (r > 0) {
 			k->done += (size_t)r;
+			k->in.vain = k->out.vain = 0;
 			if (!goes_on(k, some, n - k->done, r))
 				return (long)k->done;
 		} else if (r != -EAGAIN ||

@@ -5,6 +5,20 @@
 
 __thread char fb_thread_mark __attribute__((aligned(FB_ID_LOW + 1)));
 __thread struct fiber *fb_forked_as;
+fb_lock_t fb_forked_lock;
+
+#define FORKED_NS	1000000
+
+int fb_forked_nap(uint64_t deadline)
+{
+	uint64_t now = fiber_now(), until = now + FORKED_NS;
+	uint32_t never = 0;
+
+	if (now >= deadline)
+		return -ETIMEDOUT;
+	fb_os_sleep(&never, 0, until < deadline ? until : deadline);
+	return 0;
+}
 
 /* ---- waiting at one object ---- */
 

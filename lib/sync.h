@@ -52,6 +52,21 @@ static inline uint64_t fb_self_id(const struct fb_carrier *c)
 }
 
 /*
+ * In the child of a fork. Who is in an object's queue is not here, nor who held the
+ * object's lock just then: a mutex or rwlock is used there without either, and who must
+ * wait looks again and again.
+ */
+static inline bool fb_is_forked(void)
+{
+	return fb_unlikely(FB_READ(fb_rt.state) == FB_FORKED);
+}
+
+/* There, instead of all objects' locks. */
+extern fb_lock_t fb_forked_lock __attribute__((visibility("hidden")));
+/* There, between two looks: 0 or -ETIMEDOUT. */
+int fb_forked_nap(uint64_t deadline);
+
+/*
  * As fb_caller_enter; a preemption that was put off waits until the next call:
  * for those that give something back, which others may wait for.
  */

@@ -8,12 +8,15 @@
  * (no descriptors).
  */
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/net_tstamp.h>
 #include <linux/netlink.h>
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
+#include <linux/seccomp.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "common.h"
@@ -588,6 +591,122 @@ static void *noticed(void *arg)
 TEST_F(limits, notices_end_no_call)
 {
 	RUN(noticed);
+}
+
+/* Nor do they keep one from waiting. */
+static void *noticed_alone(void *arg)
+{
+	int fd = door(8), c = tcp(), s, file = much();
+	uint64_t t, cpu;
+	off_t at = 0;
+	char text[10];
+
+	check_eq(0, connect_there(c, FIBER_NEVER));
+	s = fiber_accept(fd, NULL, NULL, SOCK_CLOEXEC);
+	check(s >= 0);
+	get_notices(s);
+	t = now_ns();
+	cpu = cpu_ns();
+	check_eq(-ETIMEDOUT, fiber_recv_until(s, text, 10, 0, fiber_now() + 300 * MS));
+	cpu = cpu_ns() - cpu;
+	t = now_ns() - t;
+	check(in_vm() || cpu < t / 2);
+	/* Nobody receives: first as much as there is room for, then nothing. */
+	check(fiber_sendfile_until(s, file, &at, MUCH, fiber_now() + 100 * MS) > 0);
+	check_eq(-ETIMEDOUT, fiber_sendfile_until(s, file, &at, MUCH,
+						  fiber_now() + 100 * MS));
+	check_eq(0, fiber_close(file));
+	check_eq(0, fiber_close(c));
+	check_eq(0, fiber_close(s));
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+TEST_F(limits, notices_are_waited_with)
+{
+	RUN(noticed_alone);
+}
+
+/* ---- the last bytes and the end come between two looks ---- */
+
+/* From now on this thread, and those that it makes, stop at poll with a timeout of 0. */
+static int stop_at_looks(void)
+{
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_poll, 0, 3),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+			 offsetof(struct seccomp_data, args[2])),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog p = { sizeof(f) / sizeof(*f), f };
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return -1;
+	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+			    SECCOMP_FILTER_FLAG_NEW_LISTENER, &p);
+}
+
+static atomic_int notices = -1, peer = -1;
+
+/* Is not stopped itself: it began before. */
+static void *comes_between(void *arg)
+{
+	struct seccomp_notif_resp resp;
+	struct seccomp_notif n;
+	int fd;
+
+	while (notices < 0)
+		sched_yield();
+	for (;;) {
+		memset(&n, 0, sizeof(n));
+		if (ioctl(notices, SECCOMP_IOCTL_NOTIF_RECV, &n))
+			continue;
+		fd = atomic_exchange(&peer, -1);
+		if (fd >= 0) {
+			check_eq(3, send(fd, "two", 3, MSG_MORE));
+			check_eq(0, close(fd));
+		}
+		resp = (struct seccomp_notif_resp){
+			.id = n.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE,
+		};
+		ioctl(notices, SECCOMP_IOCTL_NOTIF_SEND, &resp);
+	}
+	return arg;
+}
+
+static void *takes_all(void *arg)
+{
+	int fd = door(8), c = tcp(), s;
+	char text[6];
+
+	check_eq(0, connect_there(c, FIBER_NEVER));
+	s = fiber_accept(fd, NULL, NULL, SOCK_CLOEXEC);
+	check(s >= 0);
+	check_eq(3, fiber_write(c, "one", 3));
+	peer = c;
+	check_eq(6, fiber_recv(s, text, 6, MSG_WAITALL));
+	check(!memcmp(text, "onetwo", 6));
+	check_eq(0, fiber_read(s, text, 1));
+	check_eq(0, fiber_close(s));
+	check_eq(0, fiber_close(fd));
+	return arg;
+}
+
+TEST_F(limits, the_last_bytes_come_with_the_end)
+{
+	pthread_t t;
+	int fd;
+
+	ASSERT_EQ(0, pthread_create(&t, NULL, comes_between, NULL));
+	fd = stop_at_looks();
+	if (fd < 0)
+		SKIP(exit(KSFT_SKIP), "no seccomp that tells: %s", strerror(errno));
+	notices = fd;
+	RUN(takes_all);
+	EXPECT_EQ(-1, peer);
 }
 
 TEST_HARNESS_MAIN
