@@ -437,10 +437,10 @@ static void close_all(void)
 	/* A handler is short. Pairs with its add and its sub. */
 	while (__atomic_load_n(&sg.inside, __ATOMIC_SEQ_CST))
 		sched_yield();
+	sg.runs = false;	/* first: the child of a fork closes them otherwise */
 	fb_sys(SYS_close, sg.in);
 	fb_sys(SYS_close, sg.out);
 	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
-	sg.runs = false;
 }
 
 /* No fiber is left, nobody is inside a call. */
