@@ -581,6 +581,57 @@ TEST(nothing_is_told_of_handlers_of_fork)
 	EXPECT_STREQ("", said);
 }
 
+static void *waits_for_mutex(void *arg)
+{
+	locks_mutex();
+	unlocks_mutex();
+	return arg;
+}
+
+static void *waits_for_rwlock(void *arg)
+{
+	check_eq(0, fiber_rwlock_wrlock(&rwlock));
+	check_eq(0, fiber_rwlock_unlock(&rwlock));
+	return arg;
+}
+
+/* Those who wait are the parent's: nothing is handed to them in the child. */
+static void *forks_with_waiters(void *arg)
+{
+	uint64_t soon = 10 * SEC;
+	fiber_t *f[2];
+	pid_t pid;
+
+	locks_mutex();
+	check_eq(0, fiber_rwlock_wrlock(&rwlock));
+	f[0] = spawn(waits_for_mutex, NULL);
+	f[1] = spawn(waits_for_rwlock, NULL);
+	settle();
+	pid = fork();
+	if (!pid) {
+		soon += fiber_now();
+		for (int i = 0; i < 2; i++) {
+			unlocks_mutex();
+			check_eq(0, fiber_rwlock_unlock(&rwlock));
+			check_eq(0, fiber_mutex_lock_until(&mutex, soon));
+			check_eq(0, fiber_rwlock_wrlock_until(&rwlock, soon));
+		}
+		_exit(failures);
+	}
+	check_eq(0, status_of(pid));
+	unlocks_mutex();
+	check_eq(0, fiber_rwlock_unlock(&rwlock));
+	join(f[0]);
+	join(f[1]);
+	return arg;
+}
+
+TEST(children_have_none_of_those_who_wait)
+{
+	ASSERT_EQ(0, with_runtime(1, 0, forks_with_waiters, NULL));
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- SIGURG ---- */
 
 static void on_urgent(int sig)
