@@ -260,19 +260,34 @@ static bool has_bytes(int fd)
 	return fb_sys(SYS_ioctl, fd, FIONREAD, &bytes) || bytes;
 }
 
+/*
+ * A reset sets the error first, and the end later, all with the socket locked: what
+ * looks in between takes that lock, as FIONREAD does, and looks again.
+ */
+static int poll_whole(int fd, uint32_t events)
+{
+	int r = fb_io_poll_now(fd, events);
+
+	if (r > 0 && (r & (POLLERR | POLLHUP)) == POLLERR) {
+		has_bytes(fd);
+		r = fb_io_poll_now(fd, events);
+	}
+	return r;
+}
+
 /* Not by POLLERR: notices of the kernel (of time, of copies) set that too. */
 int fb_io_next(const struct fb_io *k)
 {
 	int r;
 
 	if (k->events == POLLOUT) {
-		r = fb_io_poll_now(k->fd, POLLOUT);
+		r = poll_whole(k->fd, POLLOUT);
 		return r > 0 && (r & POLLHUP) ? -EPIPE : r;
 	}
 	/* What has come before an error is received before it. */
 	if (has_bytes(k->fd))
 		return 1;
-	r = fb_io_poll_now(k->fd, POLLIN | POLLRDHUP);
+	r = poll_whole(k->fd, POLLIN | POLLRDHUP);
 	if (r <= 0 || !(r & (POLLHUP | POLLRDHUP)))
 		return r;
 	/* So has what came between the two looks, the last of all with the end. */
