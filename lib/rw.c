@@ -128,12 +128,18 @@ static long try_others(struct fb_io *k, const struct iovec *iov, int n)
 	return r == -EAGAIN ? r : take_turn(k, iov, n);
 }
 
+/* As far as is known. */
+static bool is_socket(const struct fb_io *k)
+{
+	return !k->e || !FB_READ(k->e->no_socket);
+}
+
 /* Without waiting; a file on disk may block. */
 static long try(struct fb_io *k, const struct iovec *iov, int n)
 {
 	long r;
 
-	if (!k->e || !FB_READ(k->e->no_socket)) {
+	if (is_socket(k)) {
 		r = try_socket(k, iov, n);
 		if (r != -ENOTSOCK)
 			return r;
@@ -186,11 +192,6 @@ FB_EXPORT ssize_t fiber_read(int fd, void *buf, size_t n)
 }
 
 /* ---- write ---- */
-
-static bool is_socket(const struct fb_io *k)
-{
-	return !k->e || !FB_READ(k->e->no_socket);
-}
 
 /* All of it, as far as it goes. */
 static long write_all(struct fb_io *k, struct fb_iov *v)
