@@ -25,7 +25,8 @@ packages() {
 	demo) echo wrk python3 ;;
 	dkms) echo dkms kmod ;;
 	static) echo sparse perl ;;
-	bench) echo golang-go g++ libboost-context-dev libboost-fiber-dev \
+	bench) echo golang-go g++ libboost-context-dev \
+		libboost-fiber-dev libst-dev liburing-dev wrk \
 		luajit lua5.4 xz-utils ;;
 	*) echo "deps.sh: no purpose '$1': build, native, libraries, vm, model, san, kselftest, debug, demo, dkms, static, bench" >&2
 	   return 1 ;;

@@ -27,6 +27,11 @@ long long bench_now(void)
 	return now_on(clock_id);
 }
 
+long long bench_monotonic(void)
+{
+	return now_on(CLOCK_MONOTONIC);
+}
+
 int bench_processors(int argc, char **argv)
 {
 	const char *row = argc > 1 ? argv[1] : "";
@@ -246,6 +251,47 @@ static int row_timer(void (*sleepers)(long n))
 	return 0;
 }
 
+/* ---- files ---- */
+
+int bench_file = -1;
+
+/* Each page begins with where it is. It is gone when the process is. */
+static void make_file(void)
+{
+	const char *dir = getenv("BENCH_DIR");
+	static long page[BENCH_PAGE / sizeof(long)];
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s/pages-XXXXXX", dir ? dir : "/tmp");
+	bench_file = mkstemp(path);
+	if (bench_file >= 0)
+		unlink(path);
+	for (; page[0] < BENCH_FILE && bench_file >= 0; page[0] += BENCH_PAGE)
+		if (write(bench_file, page, BENCH_PAGE) != BENCH_PAGE)
+			break;
+	if (page[0] < BENCH_FILE) {
+		perror(path);
+		exit(1);
+	}
+}
+
+void bench_page(const char *page, long at, long r)
+{
+	long is;
+
+	memcpy(&is, page, sizeof(is));
+	if (r != BENCH_PAGE || is != at) {
+		fprintf(stderr, "page %ld: result %ld, page %ld\n", at, r, is);
+		exit(1);
+	}
+}
+
+static int row_pread(const char *row, void (*preads)(long))
+{
+	make_file();
+	return row_loop(row, preads);
+}
+
 int bench_main(int argc, char **argv, const struct bench_ops *ops)
 {
 	const char *row = argc > 1 ? argv[1] : "";
@@ -282,5 +328,11 @@ int bench_main(int argc, char **argv, const struct bench_ops *ops)
 		return row_blocked(ops->blocked);
 	if (!strcmp(row, "timer") && ops->sleepers)
 		return row_timer(ops->sleepers);
+	if (!strncmp(row, "pread", 5) && ops->preads)
+		return row_pread(row, ops->preads);
+	if (!strncmp(row, "echo", 4) && ops->echo) {
+		ops->echo(BENCH_LISTEN_FD);
+		return 1;		/* it should not have returned */
+	}
 	return 77;
 }

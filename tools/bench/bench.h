@@ -6,6 +6,7 @@
  * does not have that row. Rows whose names end in 2, and `blocked`, use two
  * processors, the others one. Rows of one processor are timed by the CPU time
  * of the whole process, so that other programs on the machine matter less.
+ * `echo` prints nothing: it serves, and load/echo.c measures.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -17,6 +18,12 @@ extern "C" {
 #define BENCH_READERS	100
 #define BENCH_READ_FD	100	/* 100 ... 199: pipes of pipes/pipes.c */
 #define BENCH_ENTERED_FD 99	/* where it hears that all have entered */
+
+#define BENCH_LISTEN_FD	98	/* of load/echo.c: the socket that listens */
+#define BENCH_ECHO_BUFFER 16384
+
+#define BENCH_PAGE	4096
+#define BENCH_FILE	(64 << 20)	/* bytes */
 
 #define BENCH_SLOTS	128
 #define BENCH_LOCKERS	8
@@ -59,15 +66,30 @@ struct bench_ops {
 	void (*sleepers)(long n);	/* bench_sleeper in each of n fibers */
 	void (*coro)(long n);		/* n times resume, yield, with a value */
 	void (*coro_create)(long n);	/* n times create, run to the end, free */
+	void (*echo)(int fd);		/* serve who comes to fd, until killed */
+	void (*preads)(long n);		/* n pages of bench_file, in random order */
 };
 
 int bench_processors(int argc, char **argv);
 int bench_main(int argc, char **argv, const struct bench_ops *ops);
 long long bench_now(void);		/* on the clock of this row */
+long long bench_monotonic(void);	/* CLOCK_MONOTONIC ns */
 long long bench_memory(void);		/* bytes of this process */
 void bench_read(long i);
 void bench_spin(void);
 void bench_sleeper(long i, void (*sleep_until)(long long ns));
+
+extern int bench_file;			/* BENCH_FILE bytes, in the page cache */
+
+/* Where the next page is to be read. */
+static inline long bench_offset(unsigned long *seed)
+{
+	*seed = *seed * 6364136223846793005u + 1442695040888963407u;
+	return (long)(*seed >> 33) % (BENCH_FILE / BENCH_PAGE) * BENCH_PAGE;
+}
+
+/* That page was read, with result r: is it the right one? */
+void bench_page(const char *page, long at, long r);
 
 /*
  * The body of a yielding fiber: all wait until all have started; the first to

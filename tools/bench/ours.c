@@ -307,6 +307,8 @@ static void sleepers(long n)
 }
 
 void bench_ours_parked(struct bench_parked *b);	/* parked.c */
+void bench_ours_echo(int fd);			/* io.c */
+void bench_ours_preads(long n);
 
 /* ---- coroutines ---- */
 
@@ -373,6 +375,8 @@ static const struct bench_ops ops = {
 	.sleepers = sleepers,
 	.coro = coro,
 	.coro_create = coro_create,
+	.echo = bench_ours_echo,
+	.preads = bench_ours_preads,
 };
 
 struct args {

@@ -6,16 +6,20 @@
 #
 #   run.sh [ROW...]           default: all rows
 #   R=5                       rounds
-#   PEERS="go boost myth pthread luajit lua"
-#   TSV=file                  also: row, ours, peer, peer's figure, ours / peer
+#   PEERS="go boost ..."      default: all
+#   TSV=build/bench/bench.tsv row, ours, peer, peer's figure, ours / peer, unit
 #   CPU=0                     where the rows of one processor run
 #   MEMORY=12582912           KiB of address space for each program
 #   LIMIT=60                  seconds for each program
 #   NICE=0                    e.g. -15 on a machine that is busy otherwise
+#   BENCH_LOAD_MS=            how long servers are measured (echo 2000, http 3000)
 #
 # One-processor rows are CPU time, the others wall time: those need a quiet
-# machine. The programs: ours.c and peer_*; a peer that is not installed is
-# left out, and a line says so.
+# machine. Servers (echo, http) have CPU 0, their clients CPU 1; the figure is the
+# server's CPU time for a request, and in http-wall the time itself.
+# The programs: ours and peer_*; what is not installed is left out, and a line
+# says so. Rows that end in -traced are of FIBER_TRACE, beside ours without
+# (untraced); in -uring FIBER_IO=uring.
 
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -23,23 +27,15 @@ cd "$(dirname "$0")/../.."
 here=tools/bench
 out=build/bench
 rounds=${R:-5}
-read -ra wanted <<<"${PEERS:-go boost myth pthread luajit lua}"
+read -ra wanted <<<"${PEERS:-go boost myth st pthread luajit lua uring epoll nginx untraced}"
 rows=("$@")
 [ $# -gt 0 ] || rows=(switch switch-called yield yield-10 yield-1000
-	yield-100000 spawn fib1 fib2 skynet1 skynet2 chan1 chan2 buf1 buf2
-	mutex1 mutex2 mutex-yield mutex-yield2 timer parked parked-small
-	blocked coro coro-create)
+	yield-100000 spawn fib1 fib2 skynet1 skynet2 skynet1-traced chan1 chan2
+	buf1 buf2 mutex1 mutex2 mutex-yield mutex-yield2 timer parked
+	parked-small blocked coro coro-create echo http pread pread-uring)
 flags=(-O2 -g -D_GNU_SOURCE)
 limit=${LIMIT:-60}
-
-unit() {
-	case $1 in
-	*-bytes) echo bytes ;;
-	skynet*|blocked-entered|parked*) echo ms ;;
-	blocked*|timer-p*) echo us ;;
-	*) echo ns ;;
-	esac
-}
+TSV=${TSV:-$out/bench.tsv}
 
 # --- building ----------------------------------------------------------------
 
@@ -56,7 +52,7 @@ c_program() {
 
 build_go() {
 	(cd $here/peer_go && GO111MODULE=off GOCACHE="$OLDPWD/$out/gocache" \
-		go build -o "$OLDPWD/$out/go" main.go)
+		go build -o "$OLDPWD/$out/go" ./*.go)
 }
 
 build_boost() {
@@ -76,18 +72,31 @@ build_myth() {
 		-L"$dir/lib" -Wl,-rpath,"$dir/lib" -lmyth
 }
 
-build_pthread() {
-	c_program $out/pthread $here/peer_pthread/pthread.c
-}
+build_st() { c_program $out/st $here/peer_st/st.c -lst; }
+build_pthread() { c_program $out/pthread $here/peer_pthread/pthread.c; }
+build_uring() { c_program $out/uring $here/peer_uring/uring.c -luring; }
+build_epoll() { c_program $out/epoll $here/peer_epoll/epoll.c; }
 
 # Nothing to build: a script that starts the interpreter.
-build_luajit() { lua_script luajit luajit; }
-build_lua() { lua_script lua lua5.4; }
+build_luajit() { script luajit luajit "$PWD/$here/peer_lua/coro.lua"; }
+build_lua() { script lua lua5.4 "$PWD/$here/peer_lua/coro.lua"; }
 
-lua_script() {
-	printf '#!/bin/sh\nexec %s %s "$@"\n' "$2" "$PWD/$here/peer_lua/coro.lua" \
-		>$out/"$1"
-	chmod +x $out/"$1"
+build_nginx() {
+	local nginx
+	nginx=$(PATH=$PATH:/usr/sbin command -v nginx) ||
+		{ $here/peer_nginx/fetch.sh $out/nginx-debian &&
+		  nginx=$PWD/$out/nginx-debian/usr/sbin/nginx; } || return 1
+	script nginx env NGINX="$nginx" "$PWD/$here/peer_nginx/nginx.sh"
+}
+
+build_untraced() { script untraced "$PWD/build/tools/bench"; }
+
+# script NAME WORD...: a program of that name that is this command
+script() {
+	local name=$1
+	shift
+	{ echo '#!/bin/sh'; echo "exec $(printf '%q ' "$@")\"\$@\""; } >$out/"$name"
+	chmod +x $out/"$name"
 }
 
 has() {
@@ -96,16 +105,27 @@ has() {
 	boost) [ -e /usr/include/boost/fiber/all.hpp ] && command -v g++ ;;
 	luajit) command -v luajit ;;
 	lua) command -v lua5.4 ;;
-	myth|pthread) true ;;
+	st) [ -e /usr/include/st.h ] ;;
+	uring) [ -e /usr/include/liburing.h ] ;;
+	myth|pthread|epoll|nginx|untraced) true ;;
 	*) echo "run.sh: no peer '$1'" >&2; exit 2 ;;
 	esac >/dev/null
+}
+
+build_loads() {
+	local name
+	gcc -std=gnu11 "${flags[@]}" -o $out/pipes $here/pipes/pipes.c
+	for name in echo http; do
+		gcc -std=gnu11 "${flags[@]}" -o $out/load-$name \
+			$here/load/$name.c $here/load/server.c
+	done
 }
 
 build() {
 	local peer
 	mkdir -p $out
-	make --no-print-directory -s build/tools/bench
-	gcc -std=gnu11 "${flags[@]}" -o $out/pipes $here/pipes/pipes.c
+	make --no-print-directory -s build/tools/bench build/samples/httpd
+	build_loads
 	peers=()
 	for peer in "${wanted[@]}"; do
 		if ! has "$peer"; then
@@ -120,30 +140,54 @@ build() {
 
 # --- running -----------------------------------------------------------------
 
-# program of ours or a peer
-program() {
-	case $1 in
-	ours) echo build/tools/bench ;;
-	*) echo $out/"$1" ;;
+declare -A failed
+
+# Rows of few programs, that need not be asked.
+lacks() {
+	case $1/$2 in
+	yield-100000/pthread) true ;;		# too many threads
+	http/ours|http/nginx|*-traced/ours|*-traced/untraced) false ;;
+	http/*|*/nginx|*-traced/*|*/untraced) true ;;
+	*) false ;;
 	esac
 }
 
-declare -A failed
+# command_of ROW WHO: into command, and cpus
+command_of() {
+	local program=$out/$2
+	[ "$2" != ours ] || program=build/tools/bench
+	command=("$program" "$1")
+	cpus=${CPU:-0}
+	case $1 in
+	blocked) cpus=0,1 command=("$out/pipes" "${command[@]}") ;;
+	echo*) cpus=0,1 command=("$out/load-echo" "${command[@]}") ;;
+	http)
+		[ "$2" != ours ] || program=$here/load/httpd.sh
+		cpus=0,1 command=("$out/load-http" "$PWD/$out/http-$2" "$program")
+		;;
+	*2) cpus=0,1 ;;
+	esac
+}
+
+# The environment of one program; with a million stacks of 64 KiB each: address
+# space, of which a page each is used.
+settings() {
+	local memory=${MEMORY:-12582912}
+	case $1 in parked) memory=$((memory + 70000000)) ;; esac
+	ulimit -v "$memory"
+	export GOGC=off GOMEMLIMIT=2GiB BENCH_DIR=$out
+	case $1/$2 in
+	*-traced/ours) export FIBER_TRACE=$out/trace.json ;;
+	*-uring/ours) export FIBER_IO=uring ;;
+	esac
+}
 
 # One run: appends "ROW who FIGURE" lines to raw, or none without that row.
 run() {
-	local row=$1 who=$2 cpus=${CPU:-0} status=0
-	local command=("$(program "$who")" "$row")
-	case $row in
-	*2) cpus=0,1 ;;
-	blocked) cpus=0,1 command=($out/pipes "${command[@]}") ;;
-	esac
-	# A million stacks of 64 KiB: address space, of which a page each is used.
-	local memory=${MEMORY:-12582912}
-	case $row in parked) memory=$((memory + 70000000)) ;; esac
+	local row=$1 who=$2 status=0 cpus command
+	command_of "$row" "$who"
 	{ (
-		ulimit -v "$memory"
-		export GOGC=off GOMEMLIMIT=2GiB
+		settings "$row" "$who"
 		exec nice -n "${NICE:-0}" timeout "$limit" \
 			taskset -c "$cpus" "${command[@]}" >$out/figures
 	) || status=$?; } 2>$out/errors
@@ -153,105 +197,41 @@ run() {
 	*)
 		failed[$row-$who]=1
 		[ $status != 124 ] || status="stopped after $limit s"
-		echo "# $who $row: left out, $status: $(tail -1 $out/errors)"
+		echo "# $who $row: left out, $status: $(tail -n 1 $out/errors)"
 	esac
+}
+
+can_run() {
+	[ "$1" != http ] || command -v wrk >/dev/null ||
+		{ echo "# http: left out, wrk is not installed: tools/deps.sh bench"
+		  return 1; }
 }
 
 measure() {
 	local row round who
-	# 10^5 threads are too many.
-	failed[yield-100000-pthread]=1
 	: >$out/raw
 	for row in "${rows[@]}"; do
+		can_run "$row" || continue
 		for ((round = 0; round < rounds; round++)); do
 			for who in ours "${peers[@]}"; do
-				[ "${failed[$row-$who]:-}" ] || run "$row" "$who"
+				lacks "$row" "$who" ||
+					[ "${failed[$row-$who]:-}" ] ||
+					run "$row" "$who"
 			done
 		done
 	done
 }
 
-# raw lines -> row, who, median; in order of first appearance
-medians() {
-	awk -F'\t' '
-	{
-		key = $1 FS $2
-		if (!(key in n)) order[++keys] = key
-		value[key, ++n[key]] = $3 + 0
-	}
-	END {
-		for (k = 1; k <= keys; k++) {
-			key = order[k]
-			for (i = 2; i <= n[key]; i++)	# insertion sort
-				for (j = i; j > 1 && value[key, j - 1] > value[key, j]; j--) {
-					t = value[key, j]
-					value[key, j] = value[key, j - 1]
-					value[key, j - 1] = t
-				}
-			m = int((n[key] + 1) / 2)
-			x = n[key] % 2 ? value[key, m] : (value[key, m] + value[key, m + 1]) / 2
-			printf "%s\t%.3f\n", key, x
-		}
-	}'
-}
-
-# --- printing ----------------------------------------------------------------
-
-number() {
-	awk -v x="$1" 'BEGIN {
-		if (x == "") print "-"
-		else printf x < 100 ? "%.2f\n" : "%.0f\n", x
-	}'
-}
-
-tsv() {
-	awk -F'\t' -v OFS='\t' '
-	$2 == "ours" { ours[$1] = $3; next }
-	{ line[++lines] = $0 }
-	END {
-		print "row", "ours", "peer", "figure", "ratio"
-		for (i = 1; i <= lines; i++) {
-			split(line[i], f, FS)
-			if (f[1] in ours)
-				print f[1], ours[f[1]], f[2], f[3], \
-					sprintf("%.3f", ours[f[1]] / f[3])
-		}
-	}'
-}
-
-table() {
-	local row who x ours best name cells
-	printf '%-20s %10s' row ours
-	printf ' %10s' "${peers[@]}"
-	printf '  %-9s %s\n' best ours/best
-	while read -r row; do
-		ours='' best='' name='-' cells=''
-		for who in ours "${peers[@]}"; do
-			x=$(awk -F'\t' -v r="$row" -v w="$who" \
-				'$1 == r && $2 == w { print $3 }' $out/medians)
-			cells+=$(printf ' %10s' "$(number "$x")")
-			if [ "$who" = ours ]; then
-				ours=$x
-			elif [ -n "$x" ] && awk "BEGIN { exit !(\"$best\" == \"\" || $x < \"$best\" + 0) }"; then
-				best=$x name=$who
-			fi
-		done
-		printf '%-20s%s  %-9s %s\n' "$row, $(unit "$row")" "$cells" "$name" \
-			"$(awk -v a="$ours" -v b="$best" 'BEGIN {
-				print a == "" || b == "" ? "-" : sprintf("%.2f", a / b) }')"
-	done < <(cut -f1 $out/medians | awk '!seen[$0]++')
-}
-
 main() {
 	build
-	echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)," \
+	echo "# $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)," \
 		"$(nproc) CPUs, load $(cut -d' ' -f1 /proc/loadavg)," \
 		"$rounds rounds"
 	measure
-	medians <$out/raw >$out/medians
-	table
+	awk -f $here/medians.awk $out/raw >"$TSV"
+	awk -f $here/table.awk "$TSV"
 	echo "# load afterwards $(cut -d' ' -f1 /proc/loadavg)"
-	[ -z "${TSV:-}" ] || tsv <$out/medians >"$TSV"
+	echo "# table: $TSV"
 }
 
 main

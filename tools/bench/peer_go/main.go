@@ -398,6 +398,8 @@ func main() {
 		rowBlocked()
 	case row == "timer":
 		rowTimer()
+	case row == "echo":
+		echo()
 	default:
 		os.Exit(77)
 	}

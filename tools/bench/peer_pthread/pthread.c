@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "../bench.h"
 
@@ -132,12 +133,25 @@ static void run_mutex_yield(long n)
 	lockers(n, yielding_locker);
 }
 
+static void preads(long n)
+{
+	static char page[BENCH_PAGE];
+	unsigned long seed = 1;
+	long at;
+
+	while (n--) {
+		at = bench_offset(&seed);
+		bench_page(page, at, pread(bench_file, page, sizeof(page), at));
+	}
+}
+
 static const struct bench_ops ops = {
 	.spawn = spawn,
 	.yields = yields,
 	.mutex = run_mutex,
 	.mutex_yield = run_mutex_yield,
 	.blocked = blocked,
+	.preads = preads,
 };
 
 int main(int argc, char **argv)

@@ -1,0 +1,6 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Our server for load/http.c, with one processor: httpd.sh PORT DIR
+
+FIBER_PROCESSORS=1 exec build/samples/httpd -r "$2/www" -p "$1"
