@@ -119,7 +119,7 @@ help:
 	@echo '                      FAULT=1: what can fail does on demand, for tests'
 	@echo 'make modules_install  into /lib/modules; also: insmod, rmmod'
 	@echo 'make install          library, headers, man pages (DESTDIR, PREFIX)'
-	@echo 'make bench            ours beside peers: a table (TSV=file, R=5)'
+	@echo 'make bench            ours beside peers: table and picture (TSV=, SVG=, R=5)'
 	@echo 'make clean            remove build/'
 	@echo 'DEPS=no               never install Debian packages'
 
@@ -369,7 +369,7 @@ demo:
 bench:
 	@tools/deps.sh build bench
 	@$(MAKE) --no-print-directory all
-	@TSV=$(TSV) R=$(R) tools/bench/run.sh
+	@TSV=$(TSV) SVG=$(SVG) R=$(R) tools/bench/run.sh
 
 clean:
 	rm -rf $(BUILD)

@@ -6,7 +6,7 @@
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
 #                             chat.sh, crawl.sh, proxy.sh, examples.sh, gdb.sh,
 #                             fiberctl.sh, install.sh, timeline.sh,
-#                             probes.sh, tracectl.sh, libraries.sh
+#                             probes.sh, tracectl.sh, bench.sh, libraries.sh
 #
 # FIBER_TEST_LIMIT: seconds for one program (300); FIBER_TEST_MEMORY: address
 # space of one in KiB (16 GiB). Prints TAP with the markers of vm/init.
@@ -37,7 +37,7 @@ if [ $# -eq 0 ]; then
 		"$HERE/examples.sh" "$HERE/gdb.sh" \
 		"$HERE/fiberctl.sh" "$HERE/install.sh" \
 		"$HERE/timeline.sh" "$HERE/probes.sh" \
-		"$HERE/tracectl.sh" \
+		"$HERE/tracectl.sh" "$HERE/bench.sh" \
 		"$HERE/libraries.sh" -maxdepth 1 -type f -perm -100 2>/dev/null | sort)
 	set -- "${programs[@]}"
 fi

@@ -14,7 +14,7 @@ packages() {
 	case $1 in
 	build) echo gcc g++ libc6-dev make libdw-dev liburing-dev \
 		systemtap-sdt-dev ;;
-	native) echo curl gdb netcat-openbsd pkgconf python3 ;;
+	native) echo curl gdb gnuplot-nox netcat-openbsd pkgconf python3 ;;
 	libraries) echo libcurl4-openssl-dev libfuse3-dev libpq-dev libsqlite3-dev pkgconf ;;
 	vm) echo qemu-system-x86 busybox-static cpio gzip gcc-12 make libc6-dev \
 		xz-utils zstd lz4 binutils mmdebstrap util-linux ;;
@@ -25,7 +25,7 @@ packages() {
 	demo) echo wrk python3 ;;
 	dkms) echo dkms kmod ;;
 	static) echo sparse perl ;;
-	bench) echo golang-go g++ libboost-context-dev \
+	bench) echo golang-go gnuplot-nox g++ libboost-context-dev \
 		libboost-fiber-dev libst-dev liburing-dev wrk \
 		luajit lua5.4 xz-utils ;;
 	*) echo "deps.sh: no purpose '$1': build, native, libraries, vm, model, san, kselftest, debug, demo, dkms, static, bench" >&2

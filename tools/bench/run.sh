@@ -8,6 +8,7 @@
 #   R=5                       rounds
 #   PEERS="go boost ..."      default: all
 #   TSV=build/bench/bench.tsv row, ours, peer, peer's figure, ours / peer, unit
+#   SVG=build/bench/bench.svg that table as a picture: draw.sh
 #   CPU=0                     where the rows of one processor run
 #   MEMORY=12582912           KiB of address space for each program
 #   LIMIT=60                  seconds for each program
@@ -36,6 +37,7 @@ rows=("$@")
 flags=(-O2 -g -D_GNU_SOURCE)
 limit=${LIMIT:-60}
 TSV=${TSV:-$out/bench.tsv}
+SVG=${SVG:-$out/bench.svg}
 
 # --- building ----------------------------------------------------------------
 
@@ -232,6 +234,11 @@ main() {
 	awk -f $here/table.awk "$TSV"
 	echo "# load afterwards $(cut -d' ' -f1 /proc/loadavg)"
 	echo "# table: $TSV"
+	if ! command -v gnuplot >/dev/null; then
+		echo "# no picture, gnuplot is not installed: tools/deps.sh bench"
+	elif $here/draw.sh "$TSV" "$SVG"; then
+		echo "# picture: $SVG"
+	fi
 }
 
 main
