@@ -25,7 +25,8 @@
  * node. A call that comes while CLOSING is set waits, since its number may be the
  * next file's already: the system gives it away somewhere within close. One that
  * wants many numbers waits for none while it holds another: two such calls and two
- * closes would wait for each other.
+ * closes would wait for each other. The call's deadline and its cancellation end such
+ * a wait: a close that lingers may take as long as the peer likes.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -38,6 +39,8 @@
 #define PART_BITS	10
 #define PART		(1u << PART_BITS)
 #define PARTS		1024u
+#define PAUSE		20000		/* ns; doubled up to */
+#define PAUSE_MOST	1000000
 
 static struct fb_fd *part[PARTS];	/* atomic; set once */
 
@@ -75,16 +78,40 @@ struct fb_fd *fb_fd_get(int fd)
 
 /* ---- holding ---- */
 
-/* A close is short, but for one that lingers. */
-void fb_fd_wait_closed(struct fb_fd *e)
+/* A close is short, but for one that lingers. Cancelled, it does not park. */
+static uint64_t pause_for(uint64_t ns, uint64_t deadline)
 {
-	struct timespec ts = { .tv_nsec = 20000 };
+	uint64_t until = fiber_now() + ns;
+	struct timespec ts = { .tv_nsec = (long)ns };
+
+	if (fb_io_nap(until < deadline ? until : deadline) == -ECANCELED)
+		fb_sys(SYS_nanosleep, &ts, NULL);
+	return ns < PAUSE_MOST ? ns * 2 : ns;
+}
+
+int fb_fd_wait_closed(struct fb_fd *e, uint64_t deadline)
+{
+	uint64_t ns = PAUSE;
 
 	/* Pairs with the release at the end of close_held. */
 	while (FB_ACQUIRE(e->holds) & FB_FD_CLOSING) {
-		fiber_yield();
-		fb_sys(SYS_nanosleep, &ts, NULL);
+		if (deadline && fiber_cancelled())
+			return -ECANCELED;
+		if (fiber_now() >= deadline)
+			return -ETIMEDOUT;
+		ns = pause_for(ns, deadline);
 	}
+	return 0;
+}
+
+/* The same for a close, which nothing ends. */
+static void wait_closed(struct fb_fd *e)
+{
+	uint64_t ns = PAUSE;
+
+	/* Pairs with the release at the end of close_held. */
+	while (FB_ACQUIRE(e->holds) & FB_FD_CLOSING)
+		ns = pause_for(ns, FB_NEVER);
 }
 
 static __attribute__((noinline)) void last_released(struct fb_fd *e)
@@ -121,10 +148,14 @@ bool fb_fd_try_hold(struct fb_fd *e)
 	return false;
 }
 
-void fb_fd_hold(struct fb_fd *e)
+int fb_fd_hold(struct fb_fd *e, uint64_t deadline)
 {
+	int r;
+
 	while (fb_unlikely(!fb_fd_try_hold(e)))
-		fb_fd_wait_closed(e);
+		if ((r = fb_fd_wait_closed(e, deadline)))
+			return r;
+	return 0;
 }
 
 void fb_fd_born(int fd)
@@ -202,7 +233,7 @@ FB_EXPORT int fiber_close(int fd)
 	/* Pairs with the looks of who holds it, under the lock. */
 	while (e && (__atomic_fetch_or(&e->holds, FB_FD_CLOSING,
 				       __ATOMIC_ACQ_REL) & FB_FD_CLOSING))
-		fb_fd_wait_closed(e);	/* ours may be the next file there */
+		wait_closed(e);		/* ours may be the next file there */
 	r = e ? close_held(e, fd) : (int)fb_sys(SYS_close, fd);
 	return r == -EINTR ? 0 : r;	/* it is closed all the same */
 }

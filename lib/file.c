@@ -81,14 +81,11 @@ static long begin(const struct fb_call *k, uint64_t deadline)
 	return in_scope(k, deadline);
 }
 
-/* The number is used meanwhile, if it is one. */
-static struct fb_fd *hold(int fd)
+/* The number is used meanwhile, if it is one. 0, or it is being closed: the error. */
+static int hold(struct fb_fd **e, int fd, uint64_t deadline)
 {
-	struct fb_fd *e = fb_fd_get(fd);
-
-	if (e)
-		fb_fd_hold(e);
-	return e;
+	*e = fb_fd_get(fd);
+	return *e ? fb_fd_hold(*e, deadline) : 0;
 }
 
 static long let_go(struct fb_fd *e, long r)
@@ -102,9 +99,10 @@ static long call(long nr, long a, long b, long c, long d, long e,
 		 uint64_t deadline)
 {
 	const struct fb_call k = { nr, a, b, c, d, e };
-	struct fb_fd *held = hold((int)a);
+	struct fb_fd *held;
+	int r = hold(&held, (int)a, deadline);
 
-	return let_go(held, begin(&k, deadline));
+	return r ? r : let_go(held, begin(&k, deadline));
 }
 
 /* ---- read and write ---- */
@@ -149,7 +147,9 @@ FB_EXPORT ssize_t fiber_pread_until(int fd, void *buf, size_t n, off_t at,
 		return -ECANCELED;
 	if (n > FB_IO_MOST)
 		n = FB_IO_MOST;
-	held = hold(fd);
+	r = hold(&held, fd, deadline);
+	if (r)
+		return r;
 	r = at_once(SYS_preadv2, fd, buf, n, at);
 	return let_go(held, finish(SYS_pread64, r, fd, buf, n, at, deadline));
 }
@@ -163,13 +163,16 @@ FB_EXPORT ssize_t fiber_pwrite_until(int fd, const void *buf, size_t n, off_t at
 				     uint64_t deadline)
 {
 	struct fb_fd *held;
-	long r = -EAGAIN;
+	long r;
 
 	if (fiber_cancelled())
 		return -ECANCELED;
 	if (n > FB_IO_MOST)
 		n = FB_IO_MOST;
-	held = hold(fd);
+	r = hold(&held, fd, deadline);
+	if (r)
+		return r;
+	r = -EAGAIN;
 	/* The ring takes no notice of at where there are no positions. */
 	if (fb_ring_on && deadline > fiber_now())
 		r = at_once(SYS_pwritev2, fd, buf, n, at);

@@ -69,7 +69,6 @@
  * gives the processor away. It looks at cancellation and close now and then.
  */
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -241,59 +240,6 @@ int fb_io_nap(uint64_t until)
 	return r;
 }
 
-int fb_io_poll_now(int fd, uint32_t events)
-{
-	struct pollfd p = { .fd = fd, .events = (short)events };
-	int r;
-
-	do {				/* it does not wait: yet a signal ends it */
-		r = (int)fb_sys(SYS_poll, &p, 1, 0);
-	} while (r == -EINTR);
-	return r < 0 ? r : p.revents;
-}
-
-/* Or nobody knows. */
-static bool has_bytes(int fd)
-{
-	int bytes = 0;
-
-	return fb_sys(SYS_ioctl, fd, FIONREAD, &bytes) || bytes;
-}
-
-/*
- * A reset sets the error first, and the end later, all with the socket locked: what
- * looks in between takes that lock, as FIONREAD does, and looks again.
- */
-static int poll_whole(int fd, uint32_t events)
-{
-	int r = fb_io_poll_now(fd, events);
-
-	if (r > 0 && (r & (POLLERR | POLLHUP)) == POLLERR) {
-		has_bytes(fd);
-		r = fb_io_poll_now(fd, events);
-	}
-	return r;
-}
-
-/* Not by POLLERR: notices of the kernel (of time, of copies) set that too. */
-int fb_io_next(const struct fb_io *k)
-{
-	int r;
-
-	if (k->events == POLLOUT) {
-		r = poll_whole(k->fd, POLLOUT);
-		return r > 0 && (r & POLLHUP) ? -EPIPE : r;
-	}
-	/* What has come before an error is received before it. */
-	if (has_bytes(k->fd))
-		return 1;
-	r = poll_whole(k->fd, POLLIN | POLLRDHUP);
-	if (r <= 0 || !(r & (POLLHUP | POLLRDHUP)))
-		return r;
-	/* So has what came between the two looks, the last of all with the end. */
-	return has_bytes(k->fd) ? 1 : -EPIPE;
-}
-
 /* ---- a call ---- */
 
 bool fb_io_watches(void)
@@ -312,9 +258,7 @@ int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 	k->looked = k->waited = false;
 	k->vain = 0;
 	k->also = NULL;
-	if (k->e)
-		fb_fd_hold(k->e);
-	return 0;
+	return k->e ? fb_fd_hold(k->e, deadline) : 0;
 }
 
 long fb_io_end(struct fb_io *k, long r)
@@ -410,16 +354,19 @@ static int wait_in_set(struct fb_io *k, uint32_t how)
 }
 
 /*
- * A notice of the kernel in a socket's error queue ends every wait at once, and no try
- * takes it: sleep between the looks then.
+ * What ends every wait at once, while no try finds anything: a notice of the kernel in
+ * a socket's error queue, or too little memory to send. Sleep between the looks then.
  */
 static int rest(struct fb_io *k, uint64_t until)
 {
 	uint64_t now;
 
-	if (k->vain++ < VAIN_MOST ||
-	    fb_io_poll_now(k->fd, k->events) != POLLERR)
+	if (k->vain++ < VAIN_MOST)
 		return 0;
+	if (fb_io_poll_now(k->fd, k->events) <= 0) {
+		k->vain = 0;		/* it waits in earnest */
+		return 0;
+	}
 	now = fiber_now();
 	if (now >= until)
 		return -ETIMEDOUT;

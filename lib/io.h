@@ -32,11 +32,12 @@ struct fb_fd {
 
 /* NULL: beyond the table, or no memory for its part of it. */
 struct fb_fd *fb_fd_get(int fd);
-/* Any thread, in_fiber == 1. */
-void fb_fd_hold(struct fb_fd *e);
+/* Any thread, in_fiber == 1. 0, or it is being closed, and stays so: as below. */
+int fb_fd_hold(struct fb_fd *e, uint64_t deadline);
 /* False: it is being closed; to be waited for without holding any. */
 bool fb_fd_try_hold(struct fb_fd *e);
-void fb_fd_wait_closed(struct fb_fd *e);
+/* 0, -ETIMEDOUT or -ECANCELED. */
+int fb_fd_wait_closed(struct fb_fd *e, uint64_t deadline);
 void fb_fd_release(struct fb_fd *e);
 /* A new file has this number: what is known of the last one is void. */
 void fb_fd_born(int fd);
@@ -58,7 +59,7 @@ struct fb_io {
 	struct fb_fd *also;		/* held; its close ends a wait too; or NULL */
 };
 
-/* In fiber code, or any thread. 0, or -ECANCELED: the call must not begin. */
+/* In fiber code, or any thread. 0, or -ECANCELED, -ETIMEDOUT: it must not begin. */
 int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline);
 /*
  * Before the first try of a receive: 0; or it has been waited for, in vain, and the
@@ -86,6 +87,25 @@ static inline void fb_io_tried(struct fb_io *k, long r, bool full)
 		FB_WRITE(e->dry, 0);
 	else if (FB_READ(e->dry) < FB_IO_DRY)
 		__atomic_fetch_add(&e->dry, 1, __ATOMIC_RELAXED);
+}
+
+/*
+ * All of a receive: once() tries, without waiting, and says whether there was room for
+ * no more. Inline, so that once() is no call through a pointer.
+ */
+static inline __attribute__((always_inline)) long
+fb_io_receive(struct fb_io *k, long (*once)(struct fb_io *k, void *what, bool *full),
+	      void *what)
+{
+	int ended = fb_io_foresee(k);
+	bool full = false;
+	long r;
+
+	do {
+		r = once(k, what, &full);
+		fb_io_tried(k, r, full);
+	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(k)));
+	return r;
 }
 
 /* The end of a call that fb_io_begin allowed; returns r. */
@@ -125,17 +145,26 @@ int fb_io_wait_plainly(struct pollfd *fds, unsigned int n, struct fb_fd *e,
 		       uint64_t deadline);
 /* fiber_sleep_until, between two looks at what nothing tells of: see seed.c. */
 int fb_io_nap(uint64_t until);
-/* Events now; < 0: an error. */
-int fb_io_poll_now(int fd, uint32_t events);
-/*
- * A call on a socket has moved something: what is next? An error that a try would take
- * from the socket is for the next call to tell, as the end is. Negative: there is
- * nothing but that; 0: nothing yet; else try.
- */
-int fb_io_next(const struct fb_io *k);
 /* Whether it waits by epoll. */
 bool fb_io_watches(void);
 
+/* ---- ioask.c: what is there now ---- */
+
+/* poll(2) without a wait; no signal ends it. */
+int fb_io_poll_all(struct pollfd *p, unsigned int n);
+/* Events now; < 0: an error. */
+int fb_io_poll_now(int fd, uint32_t events);
+/*
+ * A call has moved something: what is next? An error that a try would take from the
+ * socket is for the next call to tell, as the end is. Negative: there is nothing but
+ * that; 0: nothing yet; else try.
+ */
+int fb_io_next(const struct fb_io *k);
+/*
+ * poll said POLLERR alone, and nothing was moved: the error, taken. 0: it was a notice
+ * of the kernel, a try would find nothing. POLLERR: it is no socket.
+ */
+int fb_io_error(int fd);
 /* ---- poller.c ---- */
 
 struct fb_poller {

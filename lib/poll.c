@@ -52,7 +52,8 @@ static int hold_once(struct many *m, const struct pollfd *fds, nfds_t n,
 	return 0;
 }
 
-static int hold(struct many *m, const struct pollfd *fds, nfds_t n)
+static int hold(struct many *m, const struct pollfd *fds, nfds_t n,
+		uint64_t deadline)
 {
 	struct fb_fd *closed = NULL;
 	int err = errno, r;
@@ -66,9 +67,8 @@ static int hold(struct many *m, const struct pollfd *fds, nfds_t n)
 		return -ENOSYS;
 	while ((r = hold_once(m, fds, n, &closed))) {
 		release(m);
-		if (r != -EAGAIN)
+		if (r != -EAGAIN || (r = fb_fd_wait_closed(closed, deadline)))
 			break;
-		fb_fd_wait_closed(closed);
 	}
 	if (r)
 		let_go(m);
@@ -95,11 +95,11 @@ static int say_closed(const struct many *m, struct pollfd *fds, nfds_t n)
 static int wait_many(struct pollfd *fds, nfds_t n, uint64_t deadline)
 {
 	struct many m;
-	int r = fb_io_watches() ? hold(&m, fds, n) : -ENOSYS;
+	int r = fb_io_watches() ? hold(&m, fds, n, deadline) : -ENOSYS;
 
 	if (!r) {
 		while ((r = fb_io_wait_slots(m.slot, m.n, deadline)) == 0 &&
-		       (r = (int)fb_sys(SYS_poll, fds, n, 0)) == 0)
+		       (r = fb_io_poll_all(fds, (unsigned int)n)) == 0)
 			;
 		if (r == -EBADF)
 			r = say_closed(&m, fds, n);
@@ -117,9 +117,7 @@ FB_EXPORT int fiber_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline)
 
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
-	do {
-		r = (int)fb_sys(SYS_poll, fds, n, 0);
-	} while (r == -EINTR);
+	r = fb_io_poll_all(fds, (unsigned int)n);
 	if (r)
 		return r;
 	return deadline ? wait_many(fds, n, deadline) : -ETIMEDOUT;

@@ -59,7 +59,7 @@ static bool in_table(struct fb_select *s)
 	return true;
 }
 
-static int hold_all(struct fb_select *s)
+static int hold_all(struct fb_select *s, uint64_t deadline)
 {
 	struct fb_fd *closed;
 	int r;
@@ -70,7 +70,7 @@ static int hold_all(struct fb_select *s)
 		return -ENOMEM;
 	r = fb_poller_start();
 	while (!r && (closed = hold_those_open(s)))
-		fb_fd_wait_closed(closed);
+		r = fb_fd_wait_closed(closed, deadline);
 	return r;
 }
 
@@ -85,9 +85,7 @@ static int ask(struct fb_select *s, bool *ready)
 
 		if (!fb_case_is_fd(c))
 			continue;
-		do {
-			r = fb_io_poll_now(c->fd, c->events);
-		} while (r == -EINTR);
+		r = fb_io_poll_now(c->fd, c->events);
 		if (r < 0)
 			return r;
 		fb_case_node(c)->result = r;
@@ -102,7 +100,7 @@ int fb_select_ask(struct fb_select *s, uint64_t deadline)
 	bool ready = false;
 	int r = ask(s, &ready);
 
-	return r || ready || !deadline ? r : hold_all(s);
+	return r || ready || !deadline ? r : hold_all(s, deadline);
 }
 
 /* ---- wait ---- */

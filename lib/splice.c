@@ -33,7 +33,6 @@ struct move {
 	bool sendfile;
 	bool checked, pipe_in, pipe_out, nonblock;
 	int unready;			/* POLLIN: in is, else POLLOUT: out; or 0 */
-	bool failed;			/* one of them: an error is to be told */
 	size_t done;
 };
 
@@ -75,53 +74,46 @@ static size_t fitting(const struct move *k, size_t n)
 	return n < most ? n : most;
 }
 
-/* A notice of the kernel sets POLLERR too, and alone: then the call would wait. */
-static bool is_ready(const struct pollfd *p, long *error)
+/*
+ * What poll said of one end: > 0: the call would not wait for it; 0: it is not ready;
+ * else an error. What has been moved comes first: that is for the next call to tell.
+ * POLLERR may be a notice of the kernel: then the call would wait.
+ */
+static int is_ready(const struct move *k, const struct fb_io *end, int r)
 {
-	unsigned int size = sizeof(int);
-	int e = 0;
-
-	if (p->revents != POLLERR)
-		return p->revents;
-	if (fb_sys(SYS_getsockopt, p->fd, SOL_SOCKET, SO_ERROR, &e, &size))
-		return true;		/* no socket */
-	if (e)
-		*error = -e;
-	return e;
+	if (!(r & POLLERR))
+		return r;
+	if (k->done)
+		return fb_io_next(end);
+	return r == POLLERR ? fb_io_error(end->fd) : r;
 }
 
-/* What sendfile reads is on a disk. An error that is told by this alone: it. */
-static long unready(struct move *k)
+/* What sendfile reads is on a disk. > 0: both are ready. */
+static long ask(struct move *k)
 {
 	struct pollfd p[2] = { { k->out.fd, POLLOUT, 0 },
 			       { k->in.fd, POLLIN, 0 } };
-	long error = 0;
+	int r = fb_io_poll_all(p, k->sendfile ? 1 : 2);
 
-	fb_sys(SYS_poll, p, k->sendfile ? 1 : 2, 0);
-	k->failed = (p[0].revents | p[1].revents) & POLLERR;
-	if (!k->sendfile && !is_ready(&p[1], &error))
-		k->unready = POLLIN;
-	else
-		k->unready = is_ready(&p[0], &error) ? 0 : POLLOUT;
-	return error;
-}
-
-/* What has been moved comes first: an error is for the next call to tell. */
-static bool is_over(struct move *k)
-{
-	return k->done && k->failed &&
-	       (fb_io_next(&k->out) < 0 ||
-		(!k->sendfile && fb_io_next(&k->in) < 0));
+	if (r < 0)
+		return r;
+	k->unready = POLLIN;
+	r = k->sendfile ? 1 : is_ready(k, &k->in, p[1].revents);
+	if (r <= 0)
+		return r ? r : -EAGAIN;
+	k->unready = POLLOUT;
+	r = is_ready(k, &k->out, p[0].revents);
+	if (r <= 0)
+		return r ? r : -EAGAIN;
+	k->unready = 0;
+	return r;
 }
 
 static long with_turns(struct move *k, size_t n)
 {
-	long r;
+	long r = ask(k);
 
-	r = unready(k);
-	if (!r)
-		r = k->unready ? -EAGAIN : is_over(k) ? 0 : make(k, n);
-	return fb_io_turn_end(&k->out, r);
+	return fb_io_turn_end(&k->out, r > 0 ? make(k, n) : r);
 }
 
 /* -EAGAIN: see k->unready. */
@@ -229,7 +221,9 @@ static int begin(struct move *k, int in, int out, uint64_t deadline)
 		if (r || !e || fb_fd_try_hold(e))
 			break;
 		fb_io_end(&k->in, 0);
-		fb_fd_wait_closed(e);
+		r = fb_fd_wait_closed(e, deadline);
+		if (r)
+			break;
 	}
 	k->out = k->in;
 	k->out.e = e;
