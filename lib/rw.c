@@ -151,24 +151,31 @@ static long try(struct fb_io *k, const struct iovec *iov, int n)
 
 /* ---- read ---- */
 
+struct vector {
+	const struct iovec *at;
+	int n;
+};
+
+static long read_once(struct fb_io *k, void *what, bool *full)
+{
+	struct vector *v = what;
+	long r = try(k, v->at, v->n);
+
+	*full = r >= (long)v->at->iov_len;
+	return r;
+}
+
 FB_EXPORT ssize_t fiber_readv_until(int fd, const struct iovec *iov, int n,
 				    uint64_t deadline)
 {
+	struct vector v = { iov, n };
 	struct fb_io k;
-	int ended;
 	long r;
 
 	if (!fb_iov_bytes(iov, n))	/* or too many of them */
 		return fb_sys(SYS_readv, fd, iov, n);
 	r = fb_io_begin(&k, fd, POLLIN, deadline);
-	if (r)
-		return r;
-	ended = fb_io_foresee(&k);
-	do {
-		r = try(&k, iov, n);
-		fb_io_tried(&k, r, r >= (long)iov->iov_len);
-	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(&k)));
-	return fb_io_end(&k, r);
+	return r ? r : fb_io_end(&k, fb_io_receive(&k, read_once, &v));
 }
 
 FB_EXPORT ssize_t fiber_readv(int fd, const struct iovec *iov, int n)

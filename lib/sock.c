@@ -7,6 +7,7 @@
  * none blocks in a call for what another took. connect is made with O_NONBLOCK.
  */
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/un.h>
 #include <time.h>
 
@@ -37,25 +38,61 @@ static long receive_plainly(struct fb_io *k, struct msghdr *m, int flags)
 	return r;
 }
 
-static long receive(struct fb_io *k, struct msghdr *m, int flags)
-{
-	int ended = fb_io_foresee(k);
-	long r;
+/* A message; or bytes alone, which are less to copy. */
+struct receipt {
+	struct msghdr *m;
+	void *buf;
+	size_t n;
+	int flags;
+};
 
-	do {
-		r = fb_sys(SYS_recvmsg, k->fd, m, flags | MSG_DONTWAIT);
-		fb_io_tried(k, r, r >= 0 && (!m->msg_iovlen ||
-			    r >= (long)m->msg_iov->iov_len));
-	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(k)));
+static long message_once(struct fb_io *k, void *what, bool *full)
+{
+	struct receipt *t = what;
+	long r = fb_sys(SYS_recvmsg, k->fd, t->m, t->flags | MSG_DONTWAIT);
+
+	*full = r >= 0 && (!t->m->msg_iovlen ||
+			   r >= (long)t->m->msg_iov->iov_len);
 	return r;
 }
 
-/* More, if there is more: what else there is to tell the next call does. */
+static long bytes_once(struct fb_io *k, void *what, bool *full)
+{
+	struct receipt *t = what;
+	long r = fb_sys(SYS_recvfrom, k->fd, t->buf, t->n,
+			t->flags | MSG_DONTWAIT, NULL, NULL);
+
+	*full = r >= (long)t->n;
+	return r;
+}
+
+static long receive(struct fb_io *k, struct msghdr *m, int flags)
+{
+	struct receipt t = { .m = m, .flags = flags };
+
+	return fb_io_receive(k, message_once, &t);
+}
+
+/* The next byte is behind the urgent one, where each receive but the first ends. */
+static bool at_mark(int fd)
+{
+	int at = 0;
+
+	return !fb_sys(SYS_ioctl, fd, SIOCATMARK, &at) && at;
+}
+
+/*
+ * More, if there is more: what else there is to tell the next call does. An urgent byte
+ * that has come, with nothing before it: POLLPRI ends the wait.
+ */
 static long receive_next(struct fb_io *k, struct msghdr *m, int flags)
 {
 	long r;
 
+	k->events = POLLIN | POLLPRI;
 	do {
+		if (at_mark(k->fd))
+			return 0;
 		r = fb_io_next(k);
 		if (r < 0)
 			return r;
@@ -124,27 +161,14 @@ FB_EXPORT ssize_t fiber_recvmsg(int fd, struct msghdr *m, int flags)
 	return fiber_recvmsg_until(fd, m, flags, FB_NEVER);
 }
 
-/* The same for bytes alone: less to copy. */
-static long receive_bytes(struct fb_io *k, void *buf, size_t n, int flags)
-{
-	int ended = fb_io_foresee(k);
-	long r;
-
-	do {
-		r = fb_sys(SYS_recvfrom, k->fd, buf, n, flags | MSG_DONTWAIT,
-			   NULL, NULL);
-		fb_io_tried(k, r, r >= (long)n);
-	} while (r == -EAGAIN && !(r = ended ? ended : fb_io_wait(k)));
-	return r;
-}
-
 static ssize_t recv_bytes(int fd, void *buf, size_t n, int flags,
 			  uint64_t deadline)
 {
+	struct receipt t = { .buf = buf, .n = n, .flags = flags };
 	struct fb_io k;
 	long r = fb_io_begin(&k, fd, POLLIN, deadline);
 
-	return r ? r : fb_io_end(&k, receive_bytes(&k, buf, n, flags));
+	return r ? r : fb_io_end(&k, fb_io_receive(&k, bytes_once, &t));
 }
 
 FB_EXPORT ssize_t fiber_recvfrom_until(int fd, void *buf, size_t n, int flags,
