@@ -4,22 +4,17 @@
  * call that it is meant for hears it as the plain one would; nothing is lost, nobody
  * waits for ever, and no call is made again and again meanwhile.
  *
- * See io_many.c (very many connections), io_crowd.c (cancels), io_stream.c
+ * See io_errors.c (which call hears what), io_many.c (very many connections), io_crowd.c (cancels), io_stream.c
  * (no descriptors).
  */
-#include <arpa/inet.h>
-#include <linux/filter.h>
 #include <linux/net_tstamp.h>
 #include <linux/netlink.h>
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
-#include <linux/seccomp.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 
-#include "common.h"
+#include "tcp.h"
 
 FIXTURE(limits) {};
 FIXTURE_VARIANT(limits) {
@@ -38,34 +33,6 @@ FIXTURE_VARIANT_ADD(limits, plain) { "plain", 2 };
 #define RUN(fn) \
 	ASSERT_EQ(0, with_runtime(variant->processors, 0, fn, NULL)); \
 	EXPECT_EQ(0, failures)
-
-static struct sockaddr_in where;
-
-static int tcp(void)
-{
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	check(fd >= 0);
-	return fd;
-}
-
-static int door(int backlog)
-{
-	socklen_t len = sizeof(where);
-	int fd;
-
-	where = (struct sockaddr_in){ .sin_family = AF_INET };
-	where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-	fd = fiber_listen((void *)&where, len, backlog);
-	check(fd >= 0);
-	check_eq(0, getsockname(fd, (void *)&where, &len));
-	return fd;
-}
-
-static int connect_there(int fd, uint64_t deadline)
-{
-	return fiber_connect_until(fd, (void *)&where, sizeof(where), deadline);
-}
 
 /* ---- more connections than the listener's queue holds ---- */
 
@@ -185,20 +152,6 @@ TEST_F(limits, a_full_backlog_loses_nobody)
 }
 
 /* ---- no buffers ---- */
-
-/* A network of our own, with nothing in it but lo. */
-static bool have_network(void)
-{
-	struct ifreq up = { .ifr_name = "lo", .ifr_flags = IFF_UP };
-	int fd, r;
-
-	if (unshare(CLONE_NEWNET))
-		return false;
-	fd = socket(AF_INET, SOCK_DGRAM, 0);
-	r = ioctl(fd, SIOCSIFFLAGS, &up);
-	close(fd);
-	return !r;
-}
 
 /* lo's queue, as by "tc qdisc replace dev lo root pfifo limit N". 0, or an error. */
 static int set_queue(unsigned int limit)
@@ -412,8 +365,6 @@ static void reset(int fd)
 	check_eq(0, fiber_close(fd));
 }
 
-#define MUCH	(64L << 20)
-
 /*
  * Some goes, or the reset is there first; then it is told once. `taken`: the kernel's
  * own call, when it waits inside, returns what went and takes the error with it.
@@ -426,15 +377,6 @@ static void ends_reset(int fd, ssize_t r, bool taken)
 	       (again == -ECONNRESET || (taken && again == -EPIPE))) ||
 	      (r == -ECONNRESET && again == -EPIPE));
 	check_eq(-EPIPE, fiber_write(fd, "x", 1));
-}
-
-/* A file of nothing but zeros. */
-static int much(void)
-{
-	int fd = memfd_create("much", MFD_CLOEXEC);
-
-	check_eq(0, ftruncate(fd, MUCH));
-	return fd;
 }
 
 static void *sends_file(void *arg)
@@ -490,26 +432,6 @@ static void *reads_some(void *arg)
 
 enum { READS, READS_SOME, WRITES, SENDS, SENDS_FILE, LATE, ALL };
 
-static int runs(const struct fiber_info *i, void *self)
-{
-	return is_under_way(i, self) && i->state != FIBER_BLOCKED;
-}
-
-/*
- * What was written waits there, there is no room for more, and who wrote it waits: a
- * reset in the middle of a try takes the error with it.
- */
-static void wait_for_full(int fd)
-{
-	int now = 0, before;
-
-	do {
-		before = now;
-		check_eq(0, fiber_sleep(10 * MS));
-		check_eq(0, ioctl(fd, FIONREAD, &now));
-	} while (!now || now != before || fiber_walk(runs, fiber_self()) > 0);
-}
-
 /* Who reads, who writes, and one that nobody has accepted yet. */
 static void *all_reset(void *arg)
 {
@@ -548,18 +470,6 @@ TEST_F(limits, resets_are_told)
 }
 
 /* ---- notices of the kernel, which poll reports as errors ---- */
-
-/* The two ends of a connection. */
-static void connected(int *c, int *s)
-{
-	int fd = door(8);
-
-	*c = tcp();
-	check_eq(0, connect_there(*c, FIBER_NEVER));
-	*s = fiber_accept(fd, NULL, NULL, SOCK_CLOEXEC);
-	check(*s >= 0);
-	check_eq(0, fiber_close(fd));
-}
 
 /* When something was sent: waits in the socket until somebody asks for it. */
 static void get_notices(int fd)
@@ -646,85 +556,6 @@ static void *noticed_alone(void *arg)
 TEST_F(limits, notices_are_waited_with)
 {
 	RUN(noticed_alone);
-}
-
-/* ---- the last bytes and the end come between two looks ---- */
-
-/* From now on this thread, and those that it makes, stop at poll with a timeout of 0. */
-static int stop_at_looks(void)
-{
-	struct sock_filter f[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_poll, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
-			 offsetof(struct seccomp_data, args[2])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog p = { sizeof(f) / sizeof(*f), f };
-
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		return -1;
-	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-			    SECCOMP_FILTER_FLAG_NEW_LISTENER, &p);
-}
-
-static atomic_int notices = -1, peer = -1;
-
-/* Is not stopped itself: it began before. */
-static void *comes_between(void *arg)
-{
-	struct seccomp_notif_resp resp;
-	struct seccomp_notif n;
-	int fd;
-
-	while (notices < 0)
-		sched_yield();
-	for (;;) {
-		memset(&n, 0, sizeof(n));
-		if (ioctl(notices, SECCOMP_IOCTL_NOTIF_RECV, &n))
-			continue;
-		fd = atomic_exchange(&peer, -1);
-		if (fd >= 0) {
-			check_eq(3, send(fd, "two", 3, MSG_MORE));
-			check_eq(0, close(fd));
-		}
-		resp = (struct seccomp_notif_resp){
-			.id = n.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE,
-		};
-		ioctl(notices, SECCOMP_IOCTL_NOTIF_SEND, &resp);
-	}
-	return arg;
-}
-
-static void *takes_all(void *arg)
-{
-	int c, s;
-	char text[6];
-
-	connected(&c, &s);
-	check_eq(3, fiber_write(c, "one", 3));
-	peer = c;
-	check_eq(6, fiber_recv(s, text, 6, MSG_WAITALL));
-	check(!memcmp(text, "onetwo", 6));
-	check_eq(0, fiber_read(s, text, 1));
-	check_eq(0, fiber_close(s));
-	return arg;
-}
-
-TEST_F(limits, the_last_bytes_come_with_the_end)
-{
-	pthread_t t;
-	int fd;
-
-	ASSERT_EQ(0, pthread_create(&t, NULL, comes_between, NULL));
-	fd = stop_at_looks();
-	if (fd < 0)
-		SKIP(exit(KSFT_SKIP), "no seccomp that tells: %s", strerror(errno));
-	notices = fd;
-	RUN(takes_all);
-	EXPECT_EQ(-1, peer);
 }
 
 TEST_HARNESS_MAIN
