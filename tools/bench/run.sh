@@ -186,7 +186,7 @@ settings() {
 
 # One run: appends "ROW who FIGURE" lines to raw, or none without that row.
 run() {
-	local row=$1 who=$2 status=0 cpus command
+	local row=$1 who=$2 status=0 cpus command why
 	command_of "$row" "$who"
 	{ (
 		settings "$row" "$who"
@@ -199,7 +199,8 @@ run() {
 	*)
 		failed[$row-$who]=1
 		[ $status != 124 ] || status="stopped after $limit s"
-		echo "# $who $row: left out, $status: $(tail -n 1 $out/errors)"
+		why=$(tail -n 1 $out/errors)
+		echo "# $who $row: left out, $status${why:+: $why}"
 	esac
 }
 
