@@ -3,7 +3,9 @@
  * mutex.c - mutexes
  *
  * One word, owner and flags; owner 0: free. Lock and unlock are one
- * compare-exchange each while nobody waits, or plain stores in a solo section.
+ * compare-exchange each while nobody waits. Not plain stores in a solo section, as
+ * other objects have them: a section costs more than two locked instructions, and
+ * without one a carrier that has lost its processor (user backend) may be at the word.
  *
  *   WAITERS   the queue may be not empty: who unlocks must look
  *   WOKEN     one was woken to compete, and is on its way: no other is needed
@@ -57,7 +59,8 @@
 #define OWNER		FB_MUTEX_OWNER
 
 #define STARVE_NS	1000000
-#define SPINS		40
+#define SPIN_FIRST	16	/* pauses; in all some 3 us */
+#define SPIN_LAST	128
 
 FB_FITS(fb_mutex, fiber_mutex_t);
 _Static_assert(OWNER == ~(FLAGS | CHECKED), "fb_mutex.word");
@@ -67,13 +70,8 @@ _Static_assert(offsetof(struct fb_mutex, kind) ==
 /* ---- the word ---- */
 
 /* From *w to next; else *w is what it is. The failure order is relaxed. */
-static inline bool change(struct fb_mutex *m, uint64_t *w, uint64_t next,
-			  bool alone)
+static inline bool change(struct fb_mutex *m, uint64_t *w, uint64_t next)
 {
-	if (alone) {
-		FB_WRITE(m->word, next);
-		return true;
-	}
 	/*
 	 * Acquire: pairs with the release of the owner before, which is this
 	 * same exchange, or a release store in fb_mutex_release.
@@ -87,18 +85,18 @@ static inline bool change(struct fb_mutex *m, uint64_t *w, uint64_t next,
  * it speaks of us, or 0.
  */
 static inline bool take(struct fb_mutex *m, uint64_t self, uint64_t drop,
-			uint64_t set, bool alone)
+			uint64_t set)
 {
 	uint64_t w = FB_READ(m->word), next;
 
 	for (;;) {
 		if (!(w & OWNER)) {
-			if (change(m, &w, self | (w & ~drop), alone))
+			if (change(m, &w, self | (w & ~drop)))
 				return true;
 			continue;
 		}
 		next = (w & ~drop) | set;
-		if (!set || next == w || change(m, &w, next, alone))
+		if (!set || next == w || change(m, &w, next))
 			return false;
 	}
 }
@@ -140,7 +138,7 @@ struct fb_node *fb_mutex_release(struct fb_mutex *m, bool alone)
 	}
 	for (;;) {
 		if (!(w & WAITERS) || (w & WOKEN)) {
-			if (change(m, &w, w & FLAGS, alone))
+			if (change(m, &w, w & FLAGS))
 				return NULL;
 			continue;
 		}
@@ -218,36 +216,6 @@ static inline bool is_simple(uint64_t w, uint64_t self)
 	return fb_likely(!w) || (w & ~WAITERS) == WOKEN;
 }
 
-/*
- * In a solo section, and without any call, so that nothing needs to be pushed:
- * lock it if it is free, or unlock it if that is simple. False: it is not, or
- * not solo; in_fiber may be 0 then, the slow way enters anew.
- */
-static inline __attribute__((always_inline)) bool
-change_solo(struct fb_carrier *c, struct fb_mutex *m, uint64_t self, bool lock)
-{
-	struct fb_processor *p;
-	bool done = false;
-	uint64_t w;
-
-	FB_WRITE(c->page->in_fiber, 0);
-	fb_barrier();		/* As fb_enter, without a way to wait. */
-	p = c->proc;
-	if (fb_unlikely(FB_READ(c->page->processor) != c->proc_index))
-		return false;
-	FB_WRITE(p->solo, 1);
-	fb_barrier();		/* Pairs with the membarrier of solo_end(). */
-	if (fb_likely(FB_READ(fb_rt.solo) == FB_SOLO)) {
-		w = FB_READ(m->word);
-		done = lock ? !(w & OWNER) : is_simple(w, self);
-		if (fb_likely(done))
-			FB_WRITE(m->word, w ^ self);
-	}
-	fb_solo_leave(p);
-	fb_leave(c);
-	return done;
-}
-
 FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 {
 	struct fb_mutex *m = (struct fb_mutex *)mutex;
@@ -256,37 +224,38 @@ FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 
 	if (fb_likely(c)) {
 		self = (uintptr_t)c->cur;
-		if (FB_READ(fb_rt.solo)) {
-			if (fb_likely(change_solo(c, m, self, false)))
-				return 0;
-		} else {
-			w = FB_READ(m->word);
-			/* Pairs with the acquire in change(). */
-			if (fb_likely(is_simple(w, self) &&
-				      __atomic_compare_exchange_n(&m->word, &w,
-					w ^ self, false, __ATOMIC_RELEASE,
+		w = FB_READ(m->word);
+		/* Pairs with the acquire in change(). */
+		if (fb_likely(is_simple(w, self) &&
+			      __atomic_compare_exchange_n(&m->word, &w, w ^ self,
+					false, __ATOMIC_RELEASE,
 					__ATOMIC_RELAXED)))
-				return 0;
-		}
+			return 0;
 	}
 	return unlock_slow(m);
 }
 
 /* ---- lock ---- */
 
+/*
+ * While its owner runs, on another processor. Each look takes the word's cache line
+ * from the owner, so there are few, and longer and longer pauses between.
+ */
 static bool spin(struct fb_mutex *m, uint64_t self, uint64_t drop)
 {
-	uint64_t owner = FB_READ(m->word) & OWNER;
+	uint64_t owner;
 
-	if (FB_READ(fb_rt.use) < 2 || (owner && !fb_carrier_runs(owner)))
+	if (FB_READ(fb_rt.use) < 2)
 		return false;
-	for (int i = 0; i < SPINS; i++) {
-		if (!(FB_READ(m->word) & OWNER) &&
-		    take(m, self, drop, 0, false))
-			return true;
-		fb_cpu_relax();
+	for (int n = SPIN_FIRST; n <= SPIN_LAST; n *= 2) {
+		owner = FB_READ(m->word) & OWNER;
+		if (!owner ? take(m, self, drop, 0) :
+			     !fb_carrier_runs(owner))
+			return !owner;
+		for (int i = 0; i < n; i++)
+			fb_cpu_relax();
 	}
-	return false;
+	return !(FB_READ(m->word) & OWNER) && take(m, self, drop, 0);
 }
 
 /* We were woken and came too late, first at *late (0: now): hand it over? */
@@ -315,7 +284,7 @@ static int lock_forked(struct fb_mutex *m, uint64_t self, uint64_t deadline)
 {
 	int r = 0;
 
-	while (!r && !take(m, self, 0, 0, false))
+	while (!r && !take(m, self, 0, 0))
 		r = fb_forked_nap(deadline);
 	return r;
 }
@@ -335,7 +304,7 @@ static int lock_wait(struct fb_caller *me, struct fb_mutex *m, uint64_t drop,
 			return 0;
 		set = WAITERS | (drop && starves(&late) ? STARVING : 0);
 		fb_obj_lock(me->p, &m->lock);
-		if (take(m, self, drop, set, me->p && me->p->solo)) {
+		if (take(m, self, drop, set)) {
 			fb_obj_unlock(me->p, &m->lock);
 			return 0;
 		}
@@ -367,7 +336,7 @@ static int lock_entered(struct fb_caller *me, struct fb_mutex *m,
 		fb_mutex_deepen(m, m->depth + 1);
 		return 0;
 	}
-	if (take(m, self, 0, 0, false))
+	if (take(m, self, 0, 0))
 		return 0;
 	return deadline ? lock_wait(me, m, 0, deadline) : -EAGAIN;
 }
@@ -410,8 +379,6 @@ lock_fast(struct fb_carrier *c, struct fb_mutex *m, bool cancels)
 	if (fb_unlikely(f->flags & (FB_F_CHECKS | FB_F_CANCELS)) &&
 	    (f->flags & FB_F_CHECKS || (cancels && FB_READ(f->cancel))))
 		return false;
-	if (FB_READ(fb_rt.solo))
-		return change_solo(c, m, (uintptr_t)f, true);
 	/* Pairs with the release of the owner before: see change(). */
 	return __atomic_compare_exchange_n(&m->word, &w, (uintptr_t)f, false,
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
@@ -463,7 +430,7 @@ struct fb_node *fb_mutex_requeue(struct fb_mutex *m, struct fb_node *list,
 	w = FB_READ(m->word);
 	do	/* Free, and nobody on its way: the first is, now. */
 		add = w & (OWNER | WOKEN) ? WAITERS : WAITERS | WOKEN;
-	while (!change(m, &w, w | add, alone));
+	while (!change(m, &w, w | add));
 	if (add & WOKEN) {
 		first = fb_waitq_take(&m->q);
 		first->result = FB_MUTEX_WOKEN;
@@ -481,7 +448,7 @@ void fb_mutex_relock(struct fb_caller *me, struct fb_mutex *m, bool woken)
 
 	if (f)
 		f->flags &= (uint16_t)~cancels;
-	if (!take(m, fb_self_id(me->c), drop, 0, false))
+	if (!take(m, fb_self_id(me->c), drop, 0))
 		lock_wait(me, m, drop, FB_NEVER);
 	if (f)
 		f->flags |= cancels;
