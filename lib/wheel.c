@@ -4,28 +4,37 @@
  *
  * Time goes in ticks; a timer's tick is the first at which it is due, so it is
  * never early and late by a tick at most. A tick is a number of eight digits: the
- * lowest of 12 bits, the others of 6. A timer that is not due yet lies in the level
- * of the highest digit in which its tick differs from `base` (`near`, or far[] of
- * the level), in the slot that this digit names. So
+ * lowest of 12 bits, the others of 6. The lowest level, `near`, has a slot for each
+ * tick of the block of 4,096 that `base` is in, and of the next block; far level l has
+ * one for each block, or what the 64 slots of a window of the level below are, of its
+ * own window and the next. A timer lies in the lowest level that reaches so far. So
  *
- *   - all of a level is earlier than all of the next, and of one level a lower
- *     slot is earlier: the lowest bit of the lowest level is what comes next;
- *   - no slot at or below base's own digit is used: nothing wraps;
+ *   - within a level what comes next is the lowest bit of this window, or of the next;
+ *   - no far slot that base is in, or that comes right after, holds any: these have
+ *     been taken out, and are dealt among the levels below;
  *   - UINT64_MAX has its slot as any other.
  *
- * To add and to delete are a few stores. When base comes to a far slot, its timers
- * are dealt out among the levels below: a timer moves at most once for each level.
- * What costs there is to touch a timer, for it lies on a stack that nobody has used
- * for long; hence the wide lowest level, so that few are moved more than once. A far
- * slot may hold very many (with a million timers in a minute, 70,000), so they are
- * dealt from the list `moving`, by the caller's measure; base waits until it is
- * empty. A near slot is sorted by (when, seq), and goes to the end of `due` as a
- * whole: timers leave in the order of their deadlines, then of their adding. One
- * that is added when already due comes after all that were due before.
+ * To add and to delete are a few stores. A timer moves at most once for each level.
+ * What costs there is to touch it, for it lies on a stack that nobody has used for
+ * long; hence the wide lowest level, so that few are moved more than once. A far slot
+ * may hold very many (10,000 that sleep 0.1 s on average: 3,000; with a million in a
+ * minute: 70,000), and who is due behind them must not wait until all are dealt. So
+ * that is done ahead, a few whenever somebody looks what is due, during all of the
+ * slot before:
+ *
+ *	slot of level l			list		dealt
+ *	comes after base's		ahead[l]	AHEAD at a look
+ *	base has come to it		moving[l]	before anything else, by the
+ *							caller's measure
+ *
+ * A near slot is sorted by (when, seq), and goes to the end of `due` as a whole: timers
+ * leave in the order of their deadlines, then of their adding. One that is added when
+ * already due comes after all that were due before.
  *
  * first[] lets an idle processor sleep until the earliest timer itself, not until
  * the slot begins. A deletion does not raise it (unless it empties the slot), so
  * it may be too early. To come then deals the slot out, and is so not repeated.
+ * So too ahead_first[].
  *
  * Rejected: a heap (a million timers cost 20 cache misses each, 10,000 some 13);
  * levels by distance, as in Linux before 4.8 (earliest has to look at them all).
@@ -42,6 +51,7 @@
 #define TICK		(1ULL << FB_WHEEL_SHIFT)
 #define TICK_LAST	(UINT64_MAX >> FB_WHEEL_SHIFT)
 #define BINS		40
+#define AHEAD		16	/* 10,000 sleepers are looked at 1,000 times a block */
 
 _Static_assert(NEAR == 1 << NEAR_BITS && FAR == 1 << FAR_BITS, "digits");
 _Static_assert(FB_WHEEL_SHIFT + NEAR_BITS + FB_WHEEL_LEVELS * FAR_BITS >= 64,
@@ -153,85 +163,176 @@ static struct fb_timer *sort(struct fb_timer *list)
 
 /* ---- slots ---- */
 
-/* Where the digit of far level l begins. */
+/* How many bits of a tick stand below the slot's number, at far level l. */
 static unsigned int shift_of(unsigned int l)
 {
 	return NEAR_BITS + l * FAR_BITS;
 }
 
+/* The number of its slot at far level l: the window, half, of the level below. */
+static uint64_t block(uint64_t tick, unsigned int l)
+{
+	return tick >> shift_of(l);
+}
+
 static void place_near(struct fb_wheel *w, struct fb_timer *t, uint64_t tick)
 {
-	unsigned int s = (unsigned int)tick % NEAR;
+	unsigned int h = block(tick, 0) & 1, s = (unsigned int)tick % NEAR;
 
-	w->near_used[s / 64] |= 1ULL << s % 64;
-	w->near_words |= 1ULL << s / 64;
-	push(&w->near[s], t);
+	w->near_used[h][s / 64] |= 1ULL << s % 64;
+	w->near_words[h] |= 1ULL << s / 64;
+	push(&w->near[h][s], t);
 }
 
 /* Its tick is not before base. */
 static void place(struct fb_wheel *w, struct fb_timer *t)
 {
-	uint64_t tick = tick_of(t), differs = tick ^ w->base, bit;
-	unsigned int l, s;
+	uint64_t tick = tick_of(t), bit;
+	unsigned int l = 0, h, s;
 
-	if (differs < NEAR) {
+	if (block(tick, 0) - block(w->base, 0) <= 1) {
 		place_near(w, t, tick);
 		return;
 	}
-	l = (63 - (unsigned int)__builtin_clzll(differs) - NEAR_BITS) / FAR_BITS;
-	s = (unsigned int)(tick >> shift_of(l)) % FAR;
+	while (block(tick, l + 1) - block(w->base, l + 1) > 1)
+		l++;
+	h = block(tick, l + 1) & 1;
+	s = (unsigned int)block(tick, l) % FAR;
 	bit = 1ULL << s;
-	if (!(w->far_used[l] & bit) || tick < w->first[l][s])
-		w->first[l][s] = tick;
-	w->far_used[l] |= bit;
+	if (!(w->far_used[l][h] & bit) || tick < w->first[l][h][s])
+		w->first[l][h][s] = tick;
+	w->far_used[l][h] |= bit;
 	w->levels |= 1U << l;
-	push(&w->far[l][s], t);
+	push(&w->far[l][h][s], t);
 }
 
-static void near_empty(struct fb_wheel *w, unsigned int s)
+static void near_empty(struct fb_wheel *w, unsigned int h, unsigned int s)
 {
-	w->near_used[s / 64] &= ~(1ULL << s % 64);
-	if (!w->near_used[s / 64])
-		w->near_words &= ~(1ULL << s / 64);
+	w->near_used[h][s / 64] &= ~(1ULL << s % 64);
+	if (!w->near_used[h][s / 64])
+		w->near_words[h] &= ~(1ULL << s / 64);
 }
 
-static void far_empty(struct fb_wheel *w, unsigned int l, unsigned int s)
+static void far_empty(struct fb_wheel *w, unsigned int l, unsigned int h,
+		      unsigned int s)
 {
-	w->far_used[l] &= ~(1ULL << s);
-	if (!w->far_used[l])
+	w->far_used[l][h] &= ~(1ULL << s);
+	if (!(w->far_used[l][0] | w->far_used[l][1]))
 		w->levels &= ~(1U << l);
 }
 
-/* Their first slot; there is one. */
-static unsigned int next_near(const struct fb_wheel *w)
+/* The first slot of a half; there is one. */
+static unsigned int first_near(const struct fb_wheel *w, unsigned int h)
 {
-	unsigned int i = (unsigned int)__builtin_ctzll(w->near_words);
+	unsigned int i = (unsigned int)__builtin_ctzll(w->near_words[h]);
 
-	return i * 64 + (unsigned int)__builtin_ctzll(w->near_used[i]);
+	return i * 64 + (unsigned int)__builtin_ctzll(w->near_used[h][i]);
 }
 
-static void next_far(const struct fb_wheel *w, unsigned int *l, unsigned int *s)
+/* The first slot of level l, which has one: its half, and block(). */
+static uint64_t first_far(const struct fb_wheel *w, unsigned int l, unsigned int *h)
 {
-	*l = (unsigned int)__builtin_ctz(w->levels);
-	*s = (unsigned int)__builtin_ctzll(w->far_used[*l]);
+	uint64_t window = block(w->base, l + 1);
+
+	*h = window & 1;
+	if (!w->far_used[l][*h]) {
+		window++;
+		*h ^= 1;
+	}
+	return window * FAR + (unsigned int)__builtin_ctzll(w->far_used[l][*h]);
 }
 
-/* Its tick: the higher digits are base's. */
-static uint64_t near_tick(const struct fb_wheel *w, unsigned int s)
+static uint64_t less(uint64_t a, uint64_t b)
 {
-	return (w->base & ~(uint64_t)(NEAR - 1)) | s;
+	return a < b ? a : b;
 }
 
+/* The earliest tick of all beyond base's block (or, with deletions, before it); or, if */
+/* `begin`, that where the first slot with any of them begins. */
+static uint64_t beyond(const struct fb_wheel *w, bool begin)
+{
+	uint64_t at = block(w->base, 0) + 1, tick = UINT64_MAX;
+	unsigned int h = at & 1, l;
+	uint32_t m;
+
+	if (w->near_words[h])
+		tick = at * NEAR + (begin ? 0 : first_near(w, h));
+	for (m = w->aheads; m; m &= m - 1) {
+		l = (unsigned int)__builtin_ctz(m);
+		if (w->ahead[l])
+			tick = less(tick, !begin ? w->ahead_first[l] :
+				    (block(w->base, l) + 1) << shift_of(l));
+	}
+	for (m = w->levels; m; m &= m - 1) {
+		l = (unsigned int)__builtin_ctz(m);
+		at = first_far(w, l, &h);
+		tick = less(tick, !begin ? w->first[l][h][at % FAR] :
+			    at << shift_of(l));
+	}
+	return tick;
+}
+
+/* ---- to go on ---- */
+
+static struct fb_timer *take_list(struct fb_timer **from, struct fb_timer **to)
+{
+	*to = *from;
+	if (*to)
+		(*to)->pprev = to;
+	*from = NULL;
+	return *to;
+}
+
+/* All of slot `at` of far level l to *to, which is empty. False: there is none. */
+static bool take_slot(struct fb_wheel *w, unsigned int l, uint64_t at,
+		      struct fb_timer **to, uint64_t *first)
+{
+	unsigned int h = at / FAR & 1, s = at % FAR;
+
+	if (!(w->far_used[l][h] >> s & 1))
+		return false;
+	*first = w->first[l][h][s];
+	far_empty(w, l, h, s);
+	return take_list(&w->far[l][h][s], to);
+}
+
+/* Nothing lies between base and tick, and nothing moves. */
+static void set_base(struct fb_wheel *w, uint64_t tick)
+{
+	uint64_t old = w->base, at, first;
+
+	w->base = tick;
+	for (unsigned int l = 0; l < FB_WHEEL_LEVELS; l++) {
+		at = block(tick, l);
+		if (at == block(old, l))
+			break;
+		/* What was to be dealt ahead, or after a leap the slot itself. */
+		if (take_list(&w->ahead[l], &w->moving[l]) ||
+		    take_slot(w, l, at, &w->moving[l], &first))
+			w->moves |= 1U << l;
+		w->aheads &= ~(1U << l);
+		if (take_slot(w, l, at + 1, &w->ahead[l], &w->ahead_first[l]))
+			w->aheads |= 1U << l;
+	}
+}
+
+/* The next near slot, if it is one up to `tick`. */
 static bool enter_near(struct fb_wheel *w, uint64_t tick)
 {
-	unsigned int s = next_near(w);
-	struct fb_timer *list = w->near[s];
+	unsigned int h = block(w->base, 0) & 1, s;
+	struct fb_timer *list;
+	uint64_t at;
 
-	if (near_tick(w, s) > tick)
+	if (!w->near_words[h])
 		return false;
-	w->base = near_tick(w, s);
-	w->near[s] = NULL;
-	near_empty(w, s);
+	s = first_near(w, h);
+	at = block(w->base, 0) * NEAR + s;
+	if (at > tick)
+		return false;
+	w->base = at;
+	list = w->near[h][s];
+	w->near[h][s] = NULL;
+	near_empty(w, h, s);
 	append_due(w, sort(list));
 	return true;
 }
@@ -240,23 +341,43 @@ static bool enter_near(struct fb_wheel *w, uint64_t tick)
 static bool enter_slot(struct fb_wheel *w, uint64_t tick)
 {
 	uint64_t begin;
-	unsigned int l, s;
 
-	if (w->near_words)
-		return enter_near(w, tick);
-	if (!w->levels)
+	if (enter_near(w, tick))
+		return true;
+	if (block(tick, 0) <= block(w->base, 0))
 		return false;
-	next_far(w, &l, &s);
-	begin = (((w->base >> shift_of(l)) & ~(uint64_t)(FAR - 1)) | s)
-		<< shift_of(l);
+	begin = beyond(w, true);
 	if (begin > tick)
 		return false;
-	w->base = begin;
-	w->moving = w->far[l][s];
-	w->moving->pprev = &w->moving;
-	w->far[l][s] = NULL;
-	far_empty(w, l, s);
+	set_base(w, begin);
 	return true;
+}
+
+/* Deal one out of the lists of `m`; false: they are empty. */
+static bool deal(struct fb_wheel *w, struct fb_timer **list, uint32_t *m)
+{
+	struct fb_timer *t;
+
+	for (; *m; *m &= *m - 1) {
+		t = list[__builtin_ctz(*m)];
+		if (t) {
+			__builtin_prefetch(t->next);
+			unlink_timer(w, t);
+			place(w, t);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Nothing up to `tick` is due. */
+static void rest(struct fb_wheel *w, uint64_t tick, int work)
+{
+	if (tick > w->base)
+		set_base(w, tick);
+	for (int n = work < AHEAD ? work : AHEAD; n; n--)
+		if (!deal(w, w->ahead, &w->aheads))
+			break;
 }
 
 /* ---- operations ---- */
@@ -283,17 +404,22 @@ void fb_wheel_del(struct fb_wheel *w, struct fb_timer *t)
 {
 	uintptr_t near = (uintptr_t)t->pprev - (uintptr_t)w->near;
 	uintptr_t far = (uintptr_t)t->pprev - (uintptr_t)w->far;
+	unsigned int h, s;
 
 	unlink_timer(w, t);
 	/* It was the first of a slot. The last, too? */
 	if (near < sizeof(w->near)) {
-		near /= sizeof(w->near[0]);
-		if (!w->near[near])
-			near_empty(w, (unsigned int)near);
+		near /= sizeof(w->near[0][0]);
+		h = (unsigned int)(near / NEAR);
+		s = near % NEAR;
+		if (!w->near[h][s])
+			near_empty(w, h, s);
 	} else if (far < sizeof(w->far)) {
-		far /= sizeof(w->far[0][0]);
-		if (!w->far[far / FAR][far % FAR])
-			far_empty(w, (unsigned int)(far / FAR), far % FAR);
+		far /= sizeof(w->far[0][0][0]);
+		h = far / FAR & 1;
+		s = far % FAR;
+		if (!w->far[far / FAR / 2][h][s])
+			far_empty(w, (unsigned int)(far / FAR / 2), h, s);
 	}
 }
 
@@ -310,30 +436,37 @@ struct fb_timer *fb_wheel_take(struct fb_wheel *w, uint64_t now, int *work)
 			unlink_timer(w, t);
 			return t;
 		}
-		t = w->moving;
-		if (t) {
-			__builtin_prefetch(t->next);
-			unlink_timer(w, t);
-			place(w, t);
-		} else if (!enter_slot(w, tick)) {
-			if (tick > w->base)	/* nothing lies between */
-				w->base = tick;
+		if (!deal(w, w->moving, &w->moves) && !enter_slot(w, tick)) {
+			rest(w, tick, *work);
 			return NULL;
 		}
 	}
 	return NULL;
 }
 
+bool fb_wheel_busy(const struct fb_wheel *w)
+{
+	for (uint32_t m = w->moves; m; m &= m - 1)
+		if (w->moving[__builtin_ctz(m)])
+			return true;
+	return w->due;
+}
+
 uint64_t fb_wheel_next(const struct fb_wheel *w)
 {
-	unsigned int l, s;
+	unsigned int h = block(w->base, 0) & 1;
+	uint64_t tick;
 
-	if (w->due || w->moving)
+	if (fb_wheel_busy(w))
 		return w->base << FB_WHEEL_SHIFT | 1;
-	if (w->near_words)
-		return near_tick(w, next_near(w)) << FB_WHEEL_SHIFT;
-	if (!w->levels)
-		return UINT64_MAX;
-	next_far(w, &l, &s);
-	return w->first[l][s] << FB_WHEEL_SHIFT;
+	if (w->near_words[h])
+		tick = block(w->base, 0) * NEAR + first_near(w, h);
+	else
+		tick = beyond(w, false);
+	return tick == UINT64_MAX ? tick : tick << FB_WHEEL_SHIFT;
+}
+
+bool fb_wheel_empty(const struct fb_wheel *w)
+{
+	return fb_wheel_next(w) == UINT64_MAX;
 }

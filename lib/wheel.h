@@ -35,29 +35,32 @@ struct fb_timer {
 #define FB_TIMER_CALLS	((struct fiber *)1)
 
 #define FB_WHEEL_SHIFT	14		/* a tick is 2^14 ns, 16 us */
-#define FB_WHEEL_NEAR	4096		/* slots of one tick: 67 ms */
-#define FB_WHEEL_FAR	64		/* slots of each level above */
+#define FB_WHEEL_NEAR	4096		/* ticks of a block: 67 ms */
+#define FB_WHEEL_FAR	64		/* slots of a window of the levels above */
 #define FB_WHEEL_LEVELS	7		/* 14 + 12 + 7 * 6 >= 64 */
 
 struct fb_wheel {
 	uint64_t base;			/* the tick it has come to */
 	uint64_t seq;
 	struct fb_timer *due, **due_tail;	/* ticks up to base, in order */
-	struct fb_timer *moving;	/* out of a far slot */
-	uint64_t near_words;		/* bit i: near_used[i] is not 0 */
+	/* Out of the far slot of level l that base is in, or that comes next. */
+	struct fb_timer *moving[FB_WHEEL_LEVELS], *ahead[FB_WHEEL_LEVELS];
+	uint64_t ahead_first[FB_WHEEL_LEVELS];	/* as first[], below */
+	uint32_t moves, aheads;		/* bit l: the list of l may be not empty */
 	uint32_t levels;		/* bit l: far_used[l] is not 0 */
-	uint64_t far_used[FB_WHEEL_LEVELS];	/* bit s: far[l][s] is not empty */
-	uint64_t near_used[FB_WHEEL_NEAR / 64];
-	struct fb_timer *far[FB_WHEEL_LEVELS][FB_WHEEL_FAR];
+	uint64_t near_words[2];		/* bit i: near_used[..][i] is not 0 */
+	uint64_t far_used[FB_WHEEL_LEVELS][2];	/* bit s: the slot is not empty */
+	uint64_t near_used[2][FB_WHEEL_NEAR / 64];
+	/* Rings: [half] is the window of base, or the next one. */
+	struct fb_timer *far[FB_WHEEL_LEVELS][2][FB_WHEEL_FAR];
 	/* no timer of the slot has an earlier tick; undefined while it is empty */
-	uint64_t first[FB_WHEEL_LEVELS][FB_WHEEL_FAR];
-	struct fb_timer *near[FB_WHEEL_NEAR];
+	uint64_t first[FB_WHEEL_LEVELS][2][FB_WHEEL_FAR];
+	struct fb_timer *near[2][FB_WHEEL_NEAR];
 };
 
-static inline bool fb_wheel_empty(const struct fb_wheel *w)
-{
-	return !w->due && !w->moving && !w->near_words && !w->levels;
-}
+/* Something is due, or on its way from a slot that base is in. */
+bool fb_wheel_busy(const struct fb_wheel *w);
+bool fb_wheel_empty(const struct fb_wheel *w);
 
 /* w is not moved afterwards. */
 void fb_wheel_init(struct fb_wheel *w, uint64_t now);

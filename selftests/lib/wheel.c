@@ -172,7 +172,7 @@ static void check_next(bool exact)
 
 	if (first == UINT64_MAX)
 		check(next == UINT64_MAX);
-	else if (wheel.due || wheel.moving)
+	else if (fb_wheel_busy(&wheel))
 		check(next <= (now | 1));
 	else if (exact)
 		check(next == first);
@@ -309,6 +309,48 @@ TEST(many_of_one_slot_come_in_order)
 		check_order(t, 2000 * SEC);
 	}
 	EXPECT_EQ(0, failures);
+}
+
+/* ---- nobody waits until a slot with very many is dealt ---- */
+
+/*
+ * MANY timers within `within`; time goes on by `step`. How many steps of work one look
+ * took at most, beyond those that were due then.
+ */
+static int most_work(struct fb_timer *t, uint64_t within, uint64_t step)
+{
+	const uint64_t begin = 1000 * SEC;
+	int most = 0, work, n, left = MANY;
+
+	seed = 7;
+	fb_wheel_init(&wheel, begin);
+	for (int i = 0; i < MANY; i++) {
+		t[i].when = begin + step + random64() % within;
+		fb_wheel_add(&wheel, &t[i]);
+	}
+	for (uint64_t at = begin; left; at += step) {
+		work = PLENTY;
+		for (n = 0; fb_wheel_take(&wheel, at, &work); n++)
+			left--;
+		if (PLENTY - work - n > most)
+			most = PLENTY - work - n;
+	}
+	return most;
+}
+
+TEST(many_of_a_far_slot_are_dealt_ahead)
+{
+	static struct fb_timer t[MANY];
+	static const uint64_t within[] = { SEC, 60 * SEC, 3600 * SEC };
+
+	/* A slot of a far level has up to 7,000 of them. */
+	for (int i = 0; i < 3; i++) {
+		int most = most_work(t, within[i], within[i] / 50000);
+
+		figure("wheel: %d steps at most, %d timers in %lu s\n", most,
+		       MANY, (unsigned long)(within[i] / SEC));
+		EXPECT_GT(100, most);
+	}
 }
 
 TEST_HARNESS_MAIN
