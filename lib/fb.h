@@ -201,6 +201,7 @@ struct fb_processor {
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
 	uint32_t locked;		/* pin.c */
 	uint32_t held;			/* retire.c; read by all */
+	uint32_t fired;			/* timers, since given_at */
 
 	struct fb_runq q;
 	struct fb_runq soon;		/* latency.c; never its .next */

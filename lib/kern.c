@@ -21,8 +21,6 @@
 
 #include "fb.h"
 
-#define SLACK_NS	50000
-
 #define DEVICE		"/dev/fiber"
 #define SHSTK_STATUS	0x5005		/* ARCH_SHSTK_STATUS */
 
@@ -308,23 +306,12 @@ static void kern_detach(struct fb_carrier *c)
 	call(FIBER_IOC_DETACH, NULL);
 }
 
-/*
- * With many timers an idle carrier would be woken for each. Who has been idle just
- * now wakes for all that fall due within SLACK_NS, as the kernel does for futexes.
- */
-static uint64_t with_slack(const struct fb_processor *p, uint64_t deadline)
-{
-	uint64_t soonest = p->given_at + SLACK_NS;
-
-	return deadline && deadline < soonest ? soonest : deadline;
-}
-
 static int kern_wait(struct fb_carrier *c, unsigned int flags,
 		     uint64_t deadline)
 {
 	struct fiber_wait_args a = {
 		.flags = flags,
-		.deadline_ns = deadline ? with_slack(c->proc, deadline) : 0,
+		.deadline_ns = deadline,
 	};
 	long r = call_or_die(FIBER_IOC_WAIT, &a);
 

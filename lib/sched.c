@@ -30,6 +30,7 @@
 #define LOOK_TIMERS	16
 #define LOOK_NS		50000
 #define GIVE_NS		250000
+#define CROWD_NS	80000
 
 /* ---- watching timers ---- */
 
@@ -116,6 +117,7 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 	uint32_t woken = FB_SEARCH_WOKEN;
 
 	p->given_at = fb_clock();
+	p->fired = 0;
 	fb_sched_clock(p);
 	if (fb_trace_due(p))
 		fb_trace_look(p);
@@ -417,10 +419,22 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 	return f;
 }
 
+/*
+ * With many timers an idle carrier would be woken for each, which costs 100 times what
+ * a timer does. If more than one were due this time, it wakes for all that fall due
+ * within CROWD_NS of its last wake-up.
+ */
+static uint64_t with_slack(const struct fb_processor *p, uint64_t deadline)
+{
+	uint64_t soonest = p->given_at + CROWD_NS;
+
+	return deadline && deadline < soonest && p->fired > 1 ? soonest : deadline;
+}
+
 /* Give the processor away, if nobody has work for it; come back with one. */
 static bool idle(struct fb_carrier *c, struct fb_processor *p)
 {
-	uint64_t deadline;
+	uint64_t deadline, until;
 	bool ok = true;
 
 	if (fb_unlikely(fb_stack_idle(p)))
@@ -429,12 +443,13 @@ static bool idle(struct fb_carrier *c, struct fb_processor *p)
 	fb_sched_publish(p);
 	fb_deadlock_idle();
 	deadline = fb_sched_watching();
+	until = with_slack(p, deadline);
 	/* Told of work, searched, found none: a takeover word is stale. */
 	if (fb_poller_wanted())
-		fb_poller_sleep(c, deadline);
+		fb_poller_sleep(c, until);
 	else
 		ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
-				    (c->kept ? FB_WAIT_SURE : 0), deadline);
+				    (c->kept ? FB_WAIT_SURE : 0), until);
 	fb_sched_unwatch(deadline);
 	if (ok)
 		arrive(c);

@@ -183,6 +183,7 @@ unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 		}
 		at = at + 1 < fb_rt.nproc ? at + 1 : 0;
 	}
+	to->fired += n;
 	return n;
 }
 
