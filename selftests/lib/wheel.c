@@ -240,7 +240,7 @@ static void one_alone(uint64_t from, uint64_t when)
 	struct fb_timer t = { .when = when };
 	int work = PLENTY;
 
-	fb_wheel_init(&wheel, from);
+	wheel.base = from / TICK;	/* it is empty: 80 KB need not be cleared */
 	fb_wheel_add(&wheel, &t);
 	check(fb_wheel_next(&wheel) == (tick * TICK > from ? tick * TICK :
 					from / TICK * TICK | 1));
@@ -260,6 +260,7 @@ TEST(every_edge_of_every_level)
 	static uint64_t v[DIGITS * 63 * 3 + 3];
 	size_t n = edges(v);
 
+	fb_wheel_init(&wheel, 0);
 	for (size_t i = 0; i < n; i++)
 		for (size_t k = 0; k < n; k++)
 			one_alone(v[i], v[k]);
