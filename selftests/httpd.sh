@@ -483,6 +483,10 @@ range_cases
 request_cases
 connection_cases
 hog_cases
+start fiber-io -f
+range_cases
+request_cases
+connection_cases
 start slow -t 1
 slow_cases
 limit_cases

@@ -2,16 +2,18 @@
 /*
  * conn.c - one connection, one fiber, from accept to close
  *
- * Everything here blocks, and that is the point. Limits that keep one client
+ * Everything here blocks, and that is the point (or parks: -f). Limits that keep one client
  * from being a burden: srv.timeout seconds of silence between requests, as
  * many for a whole request head however it trickles in, HEAD_MAX bytes of it.
  */
 #define _GNU_SOURCE 1
 #include <errno.h>
+#include <fiber/io.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -19,6 +21,35 @@
 #include "httpd.h"
 
 enum { LINGER_S = 5 };
+
+/*
+ * As a plain call would say it. Not inlined: a fiber that waits may go on as another
+ * thread, so errno must be looked up anew.
+ */
+static __attribute__((noinline)) ssize_t plainly(ssize_t r)
+{
+	if (r >= 0)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+ssize_t sock_read(int fd, void *buf, size_t n)
+{
+	return srv.fiber_io ? plainly(fiber_read(fd, buf, n)) : read(fd, buf, n);
+}
+
+ssize_t sock_send(int fd, const void *buf, size_t n, int flags)
+{
+	return srv.fiber_io ? plainly(fiber_send(fd, buf, n, flags)) :
+			      send(fd, buf, n, flags);
+}
+
+ssize_t sock_sendfile(int fd, int file, off_t *from, size_t n)
+{
+	return srv.fiber_io ? plainly(fiber_sendfile(fd, file, from, n)) :
+			      sendfile(fd, file, from, n);
+}
 
 static time_t now_s(void)
 {
@@ -87,7 +118,7 @@ static int fill(struct conn *c, time_t deadline)
 		set_timeout(c->fd, SO_RCVTIMEO, left);
 		c->rushed = true;
 	}
-	n = read(c->fd, c->buf + c->len, HEAD_MAX - c->len);
+	n = sock_read(c->fd, c->buf + c->len, HEAD_MAX - c->len);
 	if (n > 0) {
 		c->len += (size_t)n;
 		return 0;
@@ -159,7 +190,7 @@ static void linger(int fd)
 	if (shutdown(fd, SHUT_WR) < 0)
 		return;
 	set_timeout(fd, SO_RCVTIMEO, 1);
-	while (now_s() < deadline && read(fd, waste, sizeof(waste)) > 0)
+	while (now_s() < deadline && sock_read(fd, waste, sizeof(waste)) > 0)
 		;
 }
 

@@ -4,7 +4,7 @@
  *
  * One fiber accepts; each connection is a fiber that reads, opens and sends
  * with plain blocking calls. There is no event loop and no wrapper: what makes
- * that scale is libfiber underneath. main() is a plain thread that waits for a
+ * that scale is libfiber underneath. (-f: by calls that park the fiber.) main() is a plain thread that waits for a
  * signal to stop.
  */
 #define _GNU_SOURCE 1
@@ -42,6 +42,8 @@ static const char usage[] =
 "                        FIBER_PROCESSORS in the environment wins)\n"
 "  -c, --connections N   at most so many at once (default: 4096)\n"
 "  -t, --timeout SECONDS for a silent or slow client (default: 30)\n"
+"  -f, --fiber-io        read and send by fiber_read, fiber_send, fiber_sendfile:\n"
+"                        less work where the module is not there\n"
 "  -w, --walk            resolve paths without openat2\n"
 "  -x, --proxy /PATH=HOST:PORT  what is beneath that path is asked for there\n"
 "                        by the same path\n"
@@ -93,13 +95,14 @@ static void parse_options(struct options *o, int argc, char **argv)
 		{ "connections", required_argument, NULL, 'c' },
 		{ "timeout", required_argument, NULL, 't' },
 		{ "proxy", required_argument, NULL, 'x' },
+		{ "fiber-io", no_argument, NULL, 'f' },
 		{ "walk", no_argument, NULL, 'w' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	int opt;
 
-	while ((opt = getopt_long(argc, argv, "r:b:p:n:c:t:x:wh", longs,
+	while ((opt = getopt_long(argc, argv, "r:b:p:n:c:t:x:fwh", longs,
 				  NULL)) != -1) {
 		switch (opt) {
 		case 'r': o->root = optarg; break;
@@ -113,6 +116,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		case 't': srv.timeout =
 			  number("timeout", optarg, 1, 86400); break;
 		case 'x': add_proxy(optarg); break;
+		case 'f': srv.fiber_io = true; break;
 		case 'w': srv.walk = true; break;
 		case 'h': fputs(usage, stdout); exit(0);
 		default: fputs("try httpd --help\n", stderr); exit(2);

@@ -40,6 +40,7 @@ struct server {
 	int timeout;		/* seconds a client may take for anything */
 	int max_conns;
 	bool walk;		/* resolve paths without openat2 */
+	bool fiber_io;		/* by fiber_read and its kin */
 	uint64_t ticks_per_ms;	/* of the CPU's counter, see spin() */
 	struct upstream upstreams[UPSTREAMS_MAX];
 	int upstream_count;
@@ -124,6 +125,14 @@ struct out {
 };
 void put(struct out *o, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/*
+ * conn.c: read, send and sendfile on a client's socket; with srv.fiber_io by the
+ * library's, which park the fiber. Results and errno as those of the plain calls.
+ */
+ssize_t sock_read(int fd, void *buf, size_t n);
+ssize_t sock_send(int fd, const void *buf, size_t n, int flags);
+ssize_t sock_sendfile(int fd, int file, off_t *from, size_t n);
 
 /* reply.c: what a status is called */
 const char *reply_reason(int status);

@@ -91,7 +91,7 @@ static void put_range(struct out *o, const struct reply *r)
 static int send_all(int fd, const char *buf, size_t len, int flags)
 {
 	while (len > 0) {
-		ssize_t n = send(fd, buf, len, flags | MSG_NOSIGNAL);
+		ssize_t n = sock_send(fd, buf, len, flags | MSG_NOSIGNAL);
 
 		if (n <= 0)
 			return -1;	/* gone, or SO_SNDTIMEO is over */
@@ -166,7 +166,7 @@ int reply_file(struct conn *c, int fd, off_t from, off_t length)
 
 	while (from < end) {
 		size_t piece = end - from < PIECE ? (size_t)(end - from) : PIECE;
-		ssize_t n = sendfile(c->fd, fd, &from, piece);
+		ssize_t n = sock_sendfile(c->fd, fd, &from, piece);
 		time_t late = time(NULL) - start - srv.timeout;
 
 		if (n <= 0)	/* gone, timed out, or the file was cut off */

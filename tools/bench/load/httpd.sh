@@ -3,4 +3,4 @@
 #
 # Our server for load/http.c, with one processor: httpd.sh PORT DIR
 
-FIBER_PROCESSORS=1 exec build/samples/httpd -r "$2/www" -p "$1"
+FIBER_PROCESSORS=1 exec build/samples/httpd -f -r "$2/www" -p "$1"
