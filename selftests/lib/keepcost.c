@@ -194,7 +194,7 @@ static void nobody_ready(struct __test_metadata *_metadata, bool settled)
 	if (!runs_on_kernel())
 		return;
 	EXPECT_EQ(0, given);
-	EXPECT_GE(1.03, ratio);
+	EXPECT_GE(1.02, ratio);
 }
 
 TEST(pingpong_with_nobody_ready)

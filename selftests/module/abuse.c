@@ -453,7 +453,7 @@ TEST(quantum_at_its_floor)
  * itself is billed to it, and a thread may use as much. So plain threads spin for the
  * difference, and what is compared is what nobody is billed for: the irq_work of a
  * block runs on top of whoever comes next. In exact counts a round trip then takes
- * x 1.13 on 6.1 and x 1.25 on 7.3, at a block every 20 us, and the victim wakes no
+ * x 1.1 on 6.1 and x 1.25 on 7.3, at a block every 20 us, and the victim wakes no
  * later than beside the threads. So the wake-up has BAR here, and the round trip
  * has BAR_BLOCKS.
  */
