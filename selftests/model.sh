@@ -32,7 +32,7 @@ run() {
 		spin -a "$@" "$HERE/model/$model.pml" >spin.log
 		${CC:-cc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 \
 			-DMEMLIM=6000 -o pan pan.c
-		timeout "${LIMIT:-1200}" ./pan -m300000 -w24 >pan.log 2>&1 || true
+		timeout --foreground "${LIMIT:-1200}" ./pan -m300000 -w24 >pan.log 2>&1 || true
 		cat pan.log
 	)
 }
