@@ -11,9 +11,8 @@
 
 struct fb_barrier {
 	uint64_t parties;		/* constant */
-	fb_lock_t lock;			/* of all below */
 	uint32_t arrived;
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_barrier, fiber_barrier_t);
@@ -27,14 +26,14 @@ static int wait_locked(struct fb_caller *me, struct fb_barrier *b,
 	int r = 0;
 
 	b->arrived++;
-	state = fb_sync_wait(me, &b->lock, &b->q, &n, deadline, FB_WHY_BARRIER);
+	state = fb_sync_wait(me, &b->s.lock, &b->s.q, &n, deadline, FB_WHY_BARRIER);
 	if (state == FB_W_OBJECT)
 		return 0;
-	if (fb_sync_leave(&b->q, &n)) {
+	if (fb_sync_leave(&b->s.q, &n)) {
 		b->arrived--;
 		r = fb_wait_error(state);
 	}
-	fb_obj_unlock(me->p, &b->lock);
+	fb_sync_unlock(me, &b->s);
 	return r;
 }
 
@@ -45,16 +44,17 @@ static int wait_entered(struct fb_caller *me, struct fb_barrier *b,
 
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
-	fb_obj_lock(me->p, &b->lock);
+	if (fb_unlikely(fb_sync_lock(me, &b->s)))
+		b->arrived = 0;
 	if (b->arrived + 1ull < b->parties) {
 		if (deadline)
 			return wait_locked(me, b, deadline);
-		fb_obj_unlock(me->p, &b->lock);
+		fb_sync_unlock(me, &b->s);
 		return -EAGAIN;
 	}
 	b->arrived = 0;
-	list = fb_sync_all(&b->q, 0);
-	fb_obj_unlock(me->p, &b->lock);
+	list = fb_sync_all(&b->s.q, 0);
+	fb_sync_unlock(me, &b->s);
 	fb_wake_all(me->p, list);
 	return 1;
 }
@@ -97,6 +97,5 @@ FB_EXPORT int fiber_barrier_destroy(fiber_barrier_t *barrier)
 {
 	struct fb_barrier *b = (struct fb_barrier *)barrier;
 
-	return fb_sync_destroy("fiber_barrier_destroy", b, &b->lock, &b->q,
-			       NULL);
+	return fb_sync_destroy("fiber_barrier_destroy", b, &b->s);
 }

@@ -164,7 +164,9 @@ use(struct fiber_chan *ch, bool sends, void *value, uint64_t deadline)
 	int r;
 
 	fb_caller_enter(&me);
-	if (deadline && fb_cancelled(&me)) {
+	if (fb_unlikely(!me.c) && fb_is_forked()) {
+		r = -EPERM;
+	} else if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else if (fb_unlikely(!ch)) {
 		r = deadline ? fb_wait_never(&me, deadline, sends ?
@@ -283,6 +285,8 @@ FB_EXPORT int fiber_chan_close(fiber_chan_t *ch)
 
 	if (!ch)
 		return -EINVAL;
+	if (fb_is_forked())
+		return -EPERM;
 	fb_caller_enter(&me);
 	fb_obj_lock(me.p, &ch->lock);
 	if (!ch->closed) {
@@ -322,19 +326,25 @@ FB_EXPORT int fiber_chan_create(fiber_chan_t **out, size_t elem_size,
 	return 0;
 }
 
-FB_EXPORT int fiber_chan_destroy(fiber_chan_t *ch)
+static bool is_waited_at(struct fiber_chan *ch)
 {
 	struct fb_caller me;
-	bool busy;
+	bool is;
 
-	if (!ch)
-		return 0;
 	fb_caller_enter(&me);
 	fb_obj_lock(me.p, &ch->lock);
-	busy = ch->senders.head || ch->receivers.head;
+	is = ch->senders.head || ch->receivers.head;
 	fb_obj_unlock(me.p, &ch->lock);
 	fb_caller_leave(&me);
-	if (busy)
+	return is;
+}
+
+FB_EXPORT int fiber_chan_destroy(fiber_chan_t *ch)
+{
+	if (!ch)
+		return 0;
+	/* In the child of a fork nobody can be. */
+	if (!fb_is_forked() && is_waited_at(ch))
 		return -EBUSY;
 	free(ch);
 	return 0;

@@ -23,9 +23,8 @@
 #include "sync.h"
 
 struct fb_cond {
-	fb_lock_t lock;			/* of all below */
 	struct fb_mutex *mutex;		/* of those in q; else the last one */
-	struct fb_waitq q;		/* node.value: fb_self_id */
+	struct fb_sync s;		/* node.value: fb_self_id */
 } FB_OVERLAY;
 
 FB_FITS(fb_cond, fiber_cond_t);
@@ -42,7 +41,7 @@ static void release_both(struct fb_processor *p, void *object)
 	struct fb_cond *c = b->cond;
 	struct fb_node *n = fb_mutex_release(b->mutex, p && p->solo);
 
-	fb_obj_unlock(p, &c->lock);	/* *b may be gone */
+	fb_obj_unlock(p, &c->s.lock);	/* *b may be gone */
 	if (n)
 		fb_wake(p, n->w);
 }
@@ -64,12 +63,12 @@ static int wait_locked(struct fb_caller *me, struct fb_cond *c,
 	n.claim = k.claim;
 	n.value = (void *)(uintptr_t)fb_self_id(me->c);
 	c->mutex = m;
-	fb_waitq_push(&c->q, &n);
+	fb_waitq_push(&c->s.q, &n);
 	state = fb_wait(me, &k, FB_WHY_COND);
 	if (state != FB_W_OBJECT) {
-		fb_obj_lock(me->p, &c->lock);
-		fb_sync_leave(&c->q, &n);
-		fb_obj_unlock(me->p, &c->lock);
+		fb_sync_lock(me, &c->s);
+		fb_sync_leave(&c->s.q, &n);
+		fb_sync_unlock(me, &c->s);
 	}
 	if (state != FB_W_OBJECT || n.result != FB_MUTEX_HANDED)
 		fb_mutex_relock(me, m, state == FB_W_OBJECT);
@@ -86,9 +85,9 @@ static int wait_entered(struct fb_caller *me, struct fb_cond *c,
 		return -ECANCELED;
 	if (!fb_mutex_owned(m, fb_self_id(me->c)))
 		return -EPERM;
-	fb_obj_lock(me->p, &c->lock);
-	if (c->q.head && c->mutex != m) {
-		fb_obj_unlock(me->p, &c->lock);
+	fb_sync_lock(me, &c->s);
+	if (c->s.q.head && c->mutex != m) {
+		fb_sync_unlock(me, &c->s);
 		return -EINVAL;
 	}
 	return wait_locked(me, c, m, deadline);
@@ -99,7 +98,7 @@ static int wait(fiber_cond_t *cond, fiber_mutex_t *mutex, uint64_t deadline)
 	struct fb_cond *c = (struct fb_cond *)cond;
 	struct fb_mutex *m = (struct fb_mutex *)mutex;
 	struct fb_misuse misuse = { .call = "fiber_cond_wait", .object = c,
-				    .q = &c->q, .lock = &c->lock };
+				    .q = &c->s.q, .lock = &c->s.lock };
 	struct fb_caller me;
 	int r;
 
@@ -134,7 +133,7 @@ static struct fb_node *claim(struct fb_cond *c, bool all)
 {
 	struct fb_node *list = NULL, **end = &list, *n;
 
-	while ((all || !list) && (n = fb_waitq_take(&c->q))) {
+	while ((all || !list) && (n = fb_waitq_take(&c->s.q))) {
 		n->next = NULL;
 		*end = n;
 		end = &n->next;
@@ -149,13 +148,17 @@ static int wake(fiber_cond_t *cond, bool all)
 	struct fb_caller me;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &c->lock);
+	fb_sync_lock(&me, &c->s);
 	list = claim(c, all);
-	if (list)
+	/* In the child of a fork nobody queues at a mutex. */
+	if (list && !fb_is_forked()) {
 		n = fb_mutex_requeue(c->mutex, list, me.p && me.p->solo);
-	fb_obj_unlock(me.p, &c->lock);
+		list = NULL;
+	}
+	fb_sync_unlock(&me, &c->s);
 	if (n)
 		fb_wake(me.p, n->w);
+	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	return 0;
 }
@@ -182,5 +185,5 @@ FB_EXPORT int fiber_cond_destroy(fiber_cond_t *cond)
 {
 	struct fb_cond *c = (struct fb_cond *)cond;
 
-	return fb_sync_destroy("fiber_cond_destroy", c, &c->lock, &c->q, NULL);
+	return fb_sync_destroy("fiber_cond_destroy", c, &c->s);
 }

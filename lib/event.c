@@ -10,8 +10,7 @@
 struct fb_event {
 	uint32_t reset;			/* constant: FIBER_RESET_* */
 	uint32_t set;			/* lock */
-	fb_lock_t lock;			/* of all */
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_event, fiber_event_t);
@@ -23,18 +22,18 @@ FB_EXPORT int fiber_event_set(fiber_event_t *event)
 	struct fb_caller me;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &e->lock);
+	fb_sync_lock(&me, &e->s);
 	if (e->reset == FIBER_RESET_AUTO) {
-		list = fb_waitq_take(&e->q);
+		list = fb_waitq_take(&e->s.q);
 		if (list) {
 			list->result = 0;
 			list->next = NULL;
 		}
 	} else {
-		list = fb_sync_all(&e->q, 0);
+		list = fb_sync_all(&e->s.q, 0);
 	}
 	e->set |= e->reset == FIBER_RESET_MANUAL || !list;
-	fb_obj_unlock(me.p, &e->lock);
+	fb_sync_unlock(&me, &e->s);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	return 0;
@@ -46,9 +45,9 @@ FB_EXPORT int fiber_event_reset(fiber_event_t *event)
 	struct fb_caller me;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &e->lock);
+	fb_sync_lock(&me, &e->s);
 	e->set = 0;
-	fb_obj_unlock(me.p, &e->lock);
+	fb_sync_unlock(&me, &e->s);
 	fb_caller_leave(&me);
 	return 0;
 }
@@ -61,14 +60,14 @@ static int wait_locked(struct fb_caller *me, struct fb_event *e,
 	unsigned int state;
 
 	if (e->reset == FIBER_RESET_MANUAL)
-		return fb_sync_wait_all(me, &e->lock, &e->q, deadline,
+		return fb_sync_wait_all(me, &e->s.lock, &e->s.q, deadline,
 					FB_WHY_EVENT);
 	/* Taken out by a set whose claim failed: it went to another. */
-	state = fb_sync_wait(me, &e->lock, &e->q, &n, deadline, FB_WHY_EVENT);
+	state = fb_sync_wait(me, &e->s.lock, &e->s.q, &n, deadline, FB_WHY_EVENT);
 	if (state == FB_W_OBJECT)
 		return 0;
-	fb_sync_leave(&e->q, &n);
-	fb_obj_unlock(me->p, &e->lock);
+	fb_sync_leave(&e->s.q, &n);
+	fb_sync_unlock(me, &e->s);
 	return fb_wait_error(state);
 }
 
@@ -82,14 +81,14 @@ static int wait(fiber_event_t *event, uint64_t deadline)
 	if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else {
-		fb_obj_lock(me.p, &e->lock);
+		fb_sync_lock(&me, &e->s);
 		if (!e->set && deadline) {
 			r = wait_locked(&me, e, deadline);
 		} else {
 			r = e->set ? 0 : -EAGAIN;
 			if (e->reset == FIBER_RESET_AUTO)
 				e->set = 0;
-			fb_obj_unlock(me.p, &e->lock);
+			fb_sync_unlock(&me, &e->s);
 		}
 	}
 	fb_caller_leave(&me);
@@ -123,5 +122,5 @@ FB_EXPORT int fiber_event_destroy(fiber_event_t *event)
 {
 	struct fb_event *e = (struct fb_event *)event;
 
-	return fb_sync_destroy("fiber_event_destroy", e, &e->lock, &e->q, NULL);
+	return fb_sync_destroy("fiber_event_destroy", e, &e->s);
 }

@@ -33,8 +33,7 @@ struct fb_future {
 	uint32_t done;			/* lock */
 	int32_t error;			/* these two: constant once done */
 	void *value;
-	fb_lock_t lock;			/* of all */
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_future, fiber_future_t);
@@ -67,8 +66,8 @@ static struct fb_node *take_all(struct fb_future *f, bool alone)
 {
 	struct fb_node *list = NULL, **end = &list, *n;
 
-	while ((n = f->q.head)) {
-		fb_waitq_remove(&f->q, n);
+	while ((n = f->s.q.head)) {
+		fb_waitq_remove(&f->s.q, n);
 		n->result = 0;
 		if (!n->w)
 			n = hit(n, alone);
@@ -91,7 +90,7 @@ static int complete(fiber_future_t *future, void *value, int error)
 	int r = -EALREADY;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &f->lock);
+	fb_sync_lock(&me, &f->s);
 	if (!f->done) {
 		f->value = value;
 		f->error = error;
@@ -99,7 +98,7 @@ static int complete(fiber_future_t *future, void *value, int error)
 		list = take_all(f, me.p && me.p->solo);
 		r = 0;
 	}
-	fb_obj_unlock(me.p, &f->lock);
+	fb_sync_unlock(&me, &f->s);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	return r;
@@ -124,14 +123,14 @@ static int wait_entered(struct fb_caller *me, struct fb_future *f,
 
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
-	fb_obj_lock(me->p, &f->lock);
+	fb_sync_lock(me, &f->s);
 	if (!f->done) {
 		if (deadline)
-			return fb_sync_wait_all(me, &f->lock, &f->q, deadline,
+			return fb_sync_wait_all(me, &f->s.lock, &f->s.q, deadline,
 						FB_WHY_FUTURE);
 		r = -EAGAIN;
 	}
-	fb_obj_unlock(me->p, &f->lock);
+	fb_sync_unlock(me, &f->s);
 	return r;
 }
 
@@ -202,11 +201,11 @@ static bool hook_in(struct fb_caller *me, struct fb_future *f,
 	hook->w = NULL;
 	hook->value = any;
 	hook->queued = false;
-	fb_obj_lock(me->p, &f->lock);
+	fb_sync_lock(me, &f->s);
 	done = f->done;
 	if (!done)
-		fb_waitq_push(&f->q, hook);
-	fb_obj_unlock(me->p, &f->lock);
+		fb_waitq_push(&f->s.q, hook);
+	fb_sync_unlock(me, &f->s);
 	return !done;
 }
 
@@ -216,11 +215,11 @@ static bool hook_out(struct fb_caller *me, struct fb_future *f,
 {
 	bool done;
 
-	fb_obj_lock(me->p, &f->lock);
+	fb_sync_lock(me, &f->s);
 	done = f->done;
 	if (hook->queued)
-		fb_waitq_remove(&f->q, hook);
-	fb_obj_unlock(me->p, &f->lock);
+		fb_waitq_remove(&f->s.q, hook);
+	fb_sync_unlock(me, &f->s);
 	return done;
 }
 
@@ -310,13 +309,13 @@ FB_EXPORT int fiber_task_future_wait_until(fiber_task_t *t,
 	int r = 0;
 
 	fb_caller_enter(&me);
-	fb_obj_lock(me.p, &f->lock);
+	fb_sync_lock(&me, &f->s);
 	if (!f->done && deadline) {
-		r = fb_task_wait(&me, fb_task_of(t), &f->lock, &f->q, NULL,
+		r = fb_task_wait(&me, fb_task_of(t), &f->s.lock, &f->s.q, NULL,
 				 deadline);
 	} else {
 		t->result = f->done ? 0 : -ETIMEDOUT;
-		fb_obj_unlock(me.p, &f->lock);
+		fb_sync_unlock(&me, &f->s);
 	}
 	fb_caller_leave(&me);
 	return r;
@@ -339,6 +338,5 @@ FB_EXPORT int fiber_future_destroy(fiber_future_t *future)
 {
 	struct fb_future *f = (struct fb_future *)future;
 
-	return fb_sync_destroy("fiber_future_destroy", f, &f->lock, &f->q,
-			       NULL);
+	return fb_sync_destroy("fiber_future_destroy", f, &f->s);
 }

@@ -4,8 +4,7 @@
 
 struct fb_latch {
 	uint64_t count;			/* lock; read by all */
-	fb_lock_t lock;			/* of all */
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_latch, fiber_latch_t);
@@ -18,21 +17,21 @@ FB_EXPORT int fiber_latch_count_down(fiber_latch_t *latch, uint64_t n)
 	int r = 0;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &l->lock);
+	fb_sync_lock(&me, &l->s);
 	if (n > l->count) {
 		r = -EINVAL;
 	} else {
 		FB_WRITE(l->count, l->count - n);
 		if (!l->count)
-			list = fb_sync_all(&l->q, 0);
+			list = fb_sync_all(&l->s.q, 0);
 	}
-	fb_obj_unlock(me.p, &l->lock);
+	fb_sync_unlock(&me, &l->s);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	if (r)
 		fb_misuse(r, &(struct fb_misuse){
 			"fiber_latch_count_down", "the count is less", l, 0,
-			&l->q, &l->lock });
+			&l->s.q, &l->s.lock });
 	return r;
 }
 
@@ -46,13 +45,13 @@ static int wait(fiber_latch_t *latch, uint64_t deadline)
 	if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else {
-		fb_obj_lock(me.p, &l->lock);
+		fb_sync_lock(&me, &l->s);
 		if (l->count && deadline) {
-			r = fb_sync_wait_all(&me, &l->lock, &l->q, deadline,
+			r = fb_sync_wait_all(&me, &l->s.lock, &l->s.q, deadline,
 					     FB_WHY_EVENT);
 		} else {
 			r = l->count ? -EAGAIN : 0;
-			fb_obj_unlock(me.p, &l->lock);
+			fb_sync_unlock(&me, &l->s);
 		}
 	}
 	fb_caller_leave(&me);
@@ -89,5 +88,5 @@ FB_EXPORT int fiber_latch_destroy(fiber_latch_t *latch)
 {
 	struct fb_latch *l = (struct fb_latch *)latch;
 
-	return fb_sync_destroy("fiber_latch_destroy", l, &l->lock, &l->q, NULL);
+	return fb_sync_destroy("fiber_latch_destroy", l, &l->s);
 }

@@ -19,9 +19,8 @@ enum { IDLE, RUNS, DONE };
 
 struct fb_once {
 	uint32_t state;			/* lock; DONE is seen without */
-	fb_lock_t lock;			/* of all */
 	uint64_t owner;			/* fb_self_id, while RUNS */
-	struct fb_waitq q;		/* node.value: fb_self_id */
+	struct fb_sync s;		/* node.value: fb_self_id */
 } FB_OVERLAY;
 
 FB_FITS(fb_once, fiber_once_t);
@@ -41,13 +40,13 @@ static void finish(struct fb_once *o, bool done)
 	struct fb_caller me;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &o->lock);
+	fb_sync_lock(&me, &o->s);
 	if (done) {
 		/* Pairs with the acquire in once(). */
 		FB_RELEASE(o->state, DONE);
-		list = fb_sync_all(&o->q, 0);
+		list = fb_sync_all(&o->s.q, 0);
 	} else {
-		list = fb_waitq_take(&o->q);
+		list = fb_waitq_take(&o->s.q);
 		if (list) {
 			o->owner = (uintptr_t)list->value;
 			list->result = RUN_IT;
@@ -56,7 +55,7 @@ static void finish(struct fb_once *o, bool done)
 			FB_WRITE(o->state, IDLE);
 		}
 	}
-	fb_obj_unlock(me.p, &o->lock);
+	fb_sync_unlock(&me, &o->s);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 }
@@ -105,14 +104,21 @@ static int wait_locked(struct fb_caller *me, struct fb_once *o, uint64_t self,
 	unsigned int state;
 	int r = 0;
 
-	state = fb_sync_wait(me, &o->lock, &o->q, &n, deadline, FB_WHY_ONCE);
+	state = fb_sync_wait(me, &o->s.lock, &o->s.q, &n, deadline, FB_WHY_ONCE);
 	if (state == FB_W_OBJECT)
 		return n.result;
-	fb_sync_leave(&o->q, &n);
+	fb_sync_leave(&o->s.q, &n);
 	if (o->state != DONE)
 		r = fb_wait_error(state);
-	fb_obj_unlock(me->p, &o->lock);
+	fb_sync_unlock(me, &o->s);
 	return r;
+}
+
+/* In the child of a fork: who ran it is not here, unless it forked inside. */
+static void abandon(struct fb_once *o)
+{
+	if (o->state == RUNS && o->owner != fb_forker)
+		FB_WRITE(o->state, IDLE);
 }
 
 /* 0: it is done. RUN_IT: by us, now. */
@@ -123,7 +129,8 @@ static int begin(struct fb_caller *me, struct fb_once *o, uint64_t deadline)
 
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
-	fb_obj_lock(me->p, &o->lock);
+	if (fb_unlikely(fb_sync_lock(me, &o->s)))
+		abandon(o);
 	if (o->state == IDLE) {
 		FB_WRITE(o->state, RUNS);
 		o->owner = self;
@@ -136,7 +143,7 @@ static int begin(struct fb_caller *me, struct fb_once *o, uint64_t deadline)
 		else
 			r = -EAGAIN;
 	}
-	fb_obj_unlock(me->p, &o->lock);
+	fb_sync_unlock(me, &o->s);
 	return r;
 }
 

@@ -398,6 +398,8 @@ static void fork_child(void)
 	fb_rt.solo = 0;		/* whose section it was is not here to end it */
 	fb_rt.state = FB_FORKED;
 	fb_forked_lock = (fb_lock_t){ 0 };
+	fb_forks++;
+	fb_forker = fb_self_id(NULL);
 	fb_poller_fork_child();
 	fb_signal_fork_child();
 	fb_contention_fork_child();

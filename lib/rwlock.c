@@ -76,10 +76,23 @@ static struct fb_node *unlock_write(struct fb_rwlock *l)
 	return list ? list : let_writer(l);
 }
 
-/* In the child of a fork: they are the parent's. */
-static void forget_waiters(struct fb_rwlock *l)
+/* In the child of a fork those who wait are the parent's. */
+static void lock_inside(struct fb_caller *me, struct fb_rwlock *l)
 {
-	l->to_read = l->to_write = (struct fb_waitq){ NULL, NULL };
+	if (fb_is_forked()) {
+		fb_lock(&fb_forked_lock);
+		l->to_read = l->to_write = (struct fb_waitq){ NULL, NULL };
+	} else {
+		fb_obj_lock(me->p, &l->lock);
+	}
+}
+
+static void unlock_inside(struct fb_caller *me, struct fb_rwlock *l)
+{
+	if (fb_is_forked())
+		fb_unlock(&fb_forked_lock);
+	else
+		fb_obj_unlock(me->p, &l->lock);
 }
 
 /* ---- lock ---- */
@@ -114,23 +127,23 @@ static int lock_wait(struct fb_caller *me, struct fb_rwlock *l, uint64_t self,
 	return fb_wait_error(state);
 }
 
-static bool take_forked(struct fb_rwlock *l, uint64_t self, bool write)
+static bool take_forked(struct fb_caller *me, struct fb_rwlock *l, uint64_t self,
+			bool write)
 {
 	bool taken;
 
-	fb_lock(&fb_forked_lock);
-	forget_waiters(l);
+	lock_inside(me, l);
 	taken = take(l, self, write);
-	fb_unlock(&fb_forked_lock);
+	unlock_inside(me, l);
 	return taken;
 }
 
-static int lock_forked(struct fb_rwlock *l, uint64_t self, bool write,
-		       uint64_t deadline)
+static int lock_forked(struct fb_caller *me, struct fb_rwlock *l, uint64_t self,
+		       bool write, uint64_t deadline)
 {
 	int r = 0;
 
-	while (!r && !take_forked(l, self, write))
+	while (!r && !take_forked(me, l, self, write))
 		r = !deadline ? -EAGAIN :
 		    FB_READ(l->writer) == self ? -EDEADLK :
 		    fb_forked_nap(deadline);
@@ -144,7 +157,7 @@ static int lock_entered(struct fb_caller *me, struct fb_rwlock *l, bool write,
 	int r = 0;
 
 	if (fb_is_forked())
-		return lock_forked(l, self, write, deadline);
+		return lock_forked(me, l, self, write, deadline);
 	if (deadline && fb_cancelled(me))
 		return -ECANCELED;
 	fb_obj_lock(me->p, &l->lock);
@@ -219,14 +232,10 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 	struct fb_node *list = NULL;
 	struct fb_caller me;
 	uint64_t owner;
-	fb_lock_t *at;
 	int r = 0;
 
 	fb_caller_enter_now(&me);
-	at = fb_is_forked() ? &fb_forked_lock : &l->lock;
-	fb_obj_lock(me.p, at);
-	if (fb_is_forked())
-		forget_waiters(l);
+	lock_inside(&me, l);
 	owner = l->writer;
 	if (owner == fb_self_id(me.c))
 		list = unlock_write(l);
@@ -234,7 +243,7 @@ FB_EXPORT int fiber_rwlock_unlock(fiber_rwlock_t *rwlock)
 		list = unlock_read(l);
 	else
 		r = -EPERM;
-	fb_obj_unlock(me.p, at);
+	unlock_inside(&me, l);
 	if (fb_unlikely(fb_rt.checks) && !r && owner && me.c)
 		fb_held_drop(me.c->cur, l);
 	fb_wake_all(me.p, list);
@@ -256,17 +265,20 @@ FB_EXPORT int fiber_rwlock_init(fiber_rwlock_t *l)
 	return 0;
 }
 
-static bool busy(const void *object)
-{
-	const struct fb_rwlock *l = object;
-
-	return l->writer || l->readers || l->to_read.head;
-}
-
 FB_EXPORT int fiber_rwlock_destroy(fiber_rwlock_t *rwlock)
 {
 	struct fb_rwlock *l = (struct fb_rwlock *)rwlock;
+	struct fb_caller me;
+	bool used;
 
-	return fb_sync_destroy("fiber_rwlock_destroy", l, &l->lock,
-			       &l->to_write, busy);
+	fb_caller_enter_now(&me);
+	lock_inside(&me, l);
+	used = l->writer || l->readers || l->to_read.head || l->to_write.head;
+	unlock_inside(&me, l);
+	fb_caller_leave(&me);
+	if (!used)
+		return 0;
+	return fb_misuse(-EBUSY, &(struct fb_misuse){
+		"fiber_rwlock_destroy", "it is in use", l, 0, &l->to_write,
+		&l->lock });
 }

@@ -19,6 +19,7 @@
  */
 #include "chan.h"
 #include "select.h"
+#include "sync.h"
 
 #define MAX_CASES	65536
 
@@ -294,6 +295,8 @@ static int select_cases(struct fiber_case *cases, size_t n, uint64_t deadline)
 	r = prepare(&s);
 	if (r)
 		return r;
+	if (s.live && fb_is_forked())
+		return -EPERM;
 	do {
 		if (s.fds && (r = fb_select_ask(&s, deadline)))
 			return r;

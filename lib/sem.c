@@ -10,8 +10,7 @@
 
 struct fb_sem {
 	uint64_t value;			/* lock; read by all */
-	fb_lock_t lock;			/* of all */
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_sem, fiber_sem_t);
@@ -23,11 +22,11 @@ static int wait_locked(struct fb_caller *me, struct fb_sem *s,
 	struct fb_node n;
 	unsigned int state;
 
-	state = fb_sync_wait(me, &s->lock, &s->q, &n, deadline, FB_WHY_SEM);
+	state = fb_sync_wait(me, &s->s.lock, &s->s.q, &n, deadline, FB_WHY_SEM);
 	if (state == FB_W_OBJECT)
 		return 0;
-	fb_sync_leave(&s->q, &n);
-	fb_obj_unlock(me->p, &s->lock);
+	fb_sync_leave(&s->s.q, &n);
+	fb_sync_unlock(me, &s->s);
 	return fb_wait_error(state);
 }
 
@@ -41,7 +40,7 @@ static int wait(fiber_sem_t *sem, uint64_t deadline)
 	if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else {
-		fb_obj_lock(me.p, &s->lock);
+		fb_sync_lock(&me, &s->s);
 		if (!s->value && deadline) {
 			r = wait_locked(&me, s, deadline);
 		} else {
@@ -49,7 +48,7 @@ static int wait(fiber_sem_t *sem, uint64_t deadline)
 				FB_WRITE(s->value, s->value - 1);
 			else
 				r = -EAGAIN;
-			fb_obj_unlock(me.p, &s->lock);
+			fb_sync_unlock(&me, &s->s);
 		}
 	}
 	fb_caller_leave(&me);
@@ -79,13 +78,13 @@ FB_EXPORT int fiber_sem_post(fiber_sem_t *sem)
 	int r = 0;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &s->lock);
-	n = fb_waitq_take(&s->q);
+	fb_sync_lock(&me, &s->s);
+	n = fb_waitq_take(&s->s.q);
 	if (!n && s->value == UINT64_MAX)
 		r = -EOVERFLOW;
 	else if (!n)
 		FB_WRITE(s->value, s->value + 1);
-	fb_obj_unlock(me.p, &s->lock);
+	fb_sync_unlock(&me, &s->s);
 	if (n)
 		fb_wake(me.p, n->w);
 	fb_caller_leave(&me);
@@ -111,5 +110,5 @@ FB_EXPORT int fiber_sem_destroy(fiber_sem_t *sem)
 {
 	struct fb_sem *s = (struct fb_sem *)sem;
 
-	return fb_sync_destroy("fiber_sem_destroy", s, &s->lock, &s->q, NULL);
+	return fb_sync_destroy("fiber_sem_destroy", s, &s->s);
 }

@@ -6,6 +6,8 @@
 __thread char fb_thread_mark __attribute__((aligned(FB_ID_LOW + 1)));
 __thread struct fiber *fb_forked_as;
 fb_lock_t fb_forked_lock;
+uint32_t fb_forks;
+uint64_t fb_forker;
 
 #define FORKED_NS	1000000
 
@@ -18,6 +20,25 @@ int fb_forked_nap(uint64_t deadline)
 		return -ETIMEDOUT;
 	fb_os_sleep(&never, 0, until < deadline ? until : deadline);
 	return 0;
+}
+
+bool fb_sync_take_over(struct fb_sync *s)
+{
+	bool ours;
+
+	/* Pairs with the release below. */
+	if (FB_ACQUIRE(s->forks) == fb_forks)
+		return false;
+	fb_lock(&fb_forked_lock);
+	ours = FB_READ(s->forks) == fb_forks;
+	if (!ours) {
+		s->lock = (fb_lock_t){ 0 };
+		s->q = (struct fb_waitq){ NULL, NULL };
+		/* Pairs with the acquire above. */
+		FB_RELEASE(s->forks, fb_forks);
+	}
+	fb_unlock(&fb_forked_lock);
+	return !ours;
 }
 
 /* ---- waiting at one object ---- */
@@ -117,19 +138,18 @@ int fb_sync_wait_all(struct fb_caller *me, fb_lock_t *lock, struct fb_waitq *q,
 	return r;
 }
 
-int fb_sync_destroy(const char *call, const void *object, fb_lock_t *lock,
-		    const struct fb_waitq *q, bool (*busy)(const void *object))
+int fb_sync_destroy(const char *call, const void *object, struct fb_sync *s)
 {
 	struct fb_caller me;
 	bool used;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, lock);
-	used = q->head || (busy && busy(object));
-	fb_obj_unlock(me.p, lock);
+	fb_sync_lock(&me, s);
+	used = s->q.head;
+	fb_sync_unlock(&me, s);
 	fb_caller_leave(&me);
 	if (!used)
 		return 0;
 	return fb_misuse(-EBUSY, &(struct fb_misuse){
-		call, "it is in use", object, 0, q, lock });
+		call, "it is in use", object, 0, &s->q, &s->lock });
 }

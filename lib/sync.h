@@ -53,8 +53,11 @@ static inline uint64_t fb_self_id(const struct fb_carrier *c)
 
 /*
  * In the child of a fork. Who is in an object's queue is not here, nor who held the
- * object's lock just then: a mutex or rwlock is used there without either, and who must
- * wait looks again and again.
+ * object's lock just then. A mutex or rwlock, which its handlers give back, is used
+ * there without either, and who must wait looks again and again. All others are taken
+ * over by the first call on them there (fb_sync_lock): then nobody waits, nobody has
+ * the lock, and what the words under it said holds: each is one store. Threads of the
+ * child then use it as any. Channels, whose values may be half moved, are refused.
  */
 static inline bool fb_is_forked(void)
 {
@@ -63,6 +66,10 @@ static inline bool fb_is_forked(void)
 
 /* There, instead of all objects' locks. */
 extern fb_lock_t fb_forked_lock __attribute__((visibility("hidden")));
+/* How many forks lie between the process that had the runtime and this one. */
+extern uint32_t fb_forks __attribute__((visibility("hidden")));
+/* fb_self_id of the thread that goes on there. */
+extern uint64_t fb_forker __attribute__((visibility("hidden")));
 /* There, between two looks: 0 or -ETIMEDOUT. */
 int fb_forked_nap(uint64_t deadline);
 
@@ -78,6 +85,34 @@ fb_caller_enter_now(struct fb_caller *me)
 		me->p = fb_enter(me->c);
 	else
 		fb_plain_enter(me);
+}
+
+/* The object's own, of its struct. */
+struct fb_sync {
+	fb_lock_t lock;			/* of the object's words */
+	uint32_t forks;			/* atomic: fb_forks of whose it is */
+	struct fb_waitq q;
+};
+
+/* True: it was the parent's until now, and is ours. */
+bool fb_sync_take_over(struct fb_sync *s);
+
+/* Lock it. True: as above; what only the parent's threads could end is to be undone. */
+static inline __attribute__((always_inline)) bool
+fb_sync_lock(struct fb_caller *me, struct fb_sync *s)
+{
+	bool taken = false;
+
+	if (fb_unlikely(!me->c))
+		taken = fb_is_forked() && fb_sync_take_over(s);
+	fb_obj_lock(me->p, &s->lock);
+	return taken;
+}
+
+static inline __attribute__((always_inline)) void
+fb_sync_unlock(struct fb_caller *me, struct fb_sync *s)
+{
+	fb_obj_unlock(me->p, &s->lock);
 }
 
 /* ---- waiting at one object ---- */
@@ -147,12 +182,8 @@ struct fb_misuse {
  */
 int fb_misuse(int r, const struct fb_misuse *what);
 
-/*
- * 0, or, misuse, -EBUSY: somebody waits in q, or busy() says so (may be NULL;
- * under the lock).
- */
-int fb_sync_destroy(const char *call, const void *object, fb_lock_t *lock,
-		    const struct fb_waitq *q, bool (*busy)(const void *object));
+/* 0, or, misuse, -EBUSY: somebody waits for it. */
+int fb_sync_destroy(const char *call, const void *object, struct fb_sync *s);
 
 /* ---- rwlock.c ---- */
 

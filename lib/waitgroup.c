@@ -9,8 +9,7 @@
 
 struct fb_waitgroup {
 	int64_t count;			/* lock */
-	fb_lock_t lock;			/* of all */
-	struct fb_waitq q;
+	struct fb_sync s;		/* its lock is of all above, too */
 } FB_OVERLAY;
 
 FB_FITS(fb_waitgroup, fiber_waitgroup_t);
@@ -24,7 +23,7 @@ FB_EXPORT int fiber_waitgroup_add(fiber_waitgroup_t *group, int64_t n)
 	int r = 0;
 
 	fb_caller_enter_now(&me);
-	fb_obj_lock(me.p, &g->lock);
+	fb_sync_lock(&me, &g->s);
 	if (__builtin_add_overflow(g->count, n, &count))
 		r = -EOVERFLOW;
 	else if (count < 0)
@@ -32,15 +31,15 @@ FB_EXPORT int fiber_waitgroup_add(fiber_waitgroup_t *group, int64_t n)
 	else
 		g->count = count;
 	if (!r && !count)
-		list = fb_sync_all(&g->q, 0);
-	fb_obj_unlock(me.p, &g->lock);
+		list = fb_sync_all(&g->s.q, 0);
+	fb_sync_unlock(&me, &g->s);
 	fb_wake_all(me.p, list);
 	fb_caller_leave(&me);
 	if (r)
 		fb_misuse(r, &(struct fb_misuse){
 			"fiber_waitgroup_add",
 			"the counter would be below 0, or too large", g, 0,
-			&g->q, &g->lock });
+			&g->s.q, &g->s.lock });
 	return r;
 }
 
@@ -59,13 +58,13 @@ static int wait(fiber_waitgroup_t *group, uint64_t deadline)
 	if (deadline && fb_cancelled(&me)) {
 		r = -ECANCELED;
 	} else {
-		fb_obj_lock(me.p, &g->lock);
+		fb_sync_lock(&me, &g->s);
 		if (g->count && deadline) {
-			r = fb_sync_wait_all(&me, &g->lock, &g->q, deadline,
+			r = fb_sync_wait_all(&me, &g->s.lock, &g->s.q, deadline,
 					     FB_WHY_GROUP);
 		} else {
 			r = g->count ? -EAGAIN : 0;
-			fb_obj_unlock(me.p, &g->lock);
+			fb_sync_unlock(&me, &g->s);
 		}
 	}
 	fb_caller_leave(&me);
@@ -98,6 +97,5 @@ FB_EXPORT int fiber_waitgroup_destroy(fiber_waitgroup_t *group)
 {
 	struct fb_waitgroup *g = (struct fb_waitgroup *)group;
 
-	return fb_sync_destroy("fiber_waitgroup_destroy", g, &g->lock, &g->q,
-			       NULL);
+	return fb_sync_destroy("fiber_waitgroup_destroy", g, &g->s);
 }

@@ -11,6 +11,9 @@
  *   -ETIMEDOUT  the deadline came first
  *   -ECANCELED  the calling fiber is cancelled; nothing was sent or received
  * The try forms never wait: -EAGAIN.
+ *
+ * In the child of a fork all of them, fiber_chan_close and a select among channels
+ * say -EPERM: a value may have been on its way. fiber_chan_destroy frees.
  */
 #include <fiber.h>
 

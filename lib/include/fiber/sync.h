@@ -31,6 +31,11 @@
  * if the object is held or waited for. Memory may be freed without them. As
  * soon as one that was let go on by a call has returned, it may free the
  * object, even if that call has not returned yet; but not one of fiber_once.
+ *
+ * In the child of a fork of a process with a runtime all of them work, among the
+ * threads of the child: nobody of the parent waits at them there, has come to a barrier
+ * or runs the function of a fiber_once, whatever was under way. What was locked, posted,
+ * set, counted or completed is so. The fiber that forked owns there what it had locked.
  */
 #include <fiber.h>
 
