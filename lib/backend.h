@@ -10,6 +10,7 @@
 #ifndef FB_BACKEND_H
 #define FB_BACKEND_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define FB_NO_PROCESSOR	UINT32_MAX
@@ -89,12 +90,21 @@ struct fb_setup {
 };
 
 struct fb_carrier;
+struct fb_group;
+
+/* Stacks of one size, one behind the other. */
+struct fb_arena {
+	void *base;
+	size_t stride, count, guard;
+};
 
 /* All return 0 or a negative errno value unless said otherwise. */
 struct fb_backend {
 	const char *name;
-	int (*setup)(struct fb_setup *s);
-	/* The calling thread becomes carrier c, without a processor; sets c->page. */
+	/* What is the backend's of g is g->backend from here on, to close. */
+	int (*setup)(struct fb_group *g, struct fb_setup *s);
+	/* The calling thread becomes carrier c of c->group, without a processor; */
+	/* sets c->page. */
 	int (*attach)(struct fb_carrier *c);
 	void (*detach)(struct fb_carrier *c);
 	/*
@@ -112,12 +122,13 @@ struct fb_backend {
 	 */
 	void (*leave)(struct fb_carrier *c);
 	/* Hand an available processor to a spare. Any thread. 1: done, 0: none. */
-	int (*wake)(void);
+	int (*wake)(struct fb_group *g);
 	/* Sleep until spares are missing; returns how many. The keeper thread only. */
-	int (*keep)(void);
-	int (*stacks)(void *base, size_t stride, size_t count, size_t guard);
-	int (*text)(uintptr_t start, uintptr_t end);
-	void (*close)(void);	/* no carrier is attached any more */
+	int (*keep)(struct fb_group *g);
+	int (*stacks)(struct fb_group *g, const struct fb_arena *a);
+	int (*text)(struct fb_group *g, uintptr_t start, uintptr_t end);
+	/* No carrier is attached any more, and none of the others asks for it. */
+	void (*close)(struct fb_group *g);
 };
 
 extern const struct fb_backend fb_kern, fb_user;

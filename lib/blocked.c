@@ -22,6 +22,7 @@
 
 #include "blocked.h"
 #include "fb.h"
+#include "pool.h"
 
 #define FIRST_NS	200000ULL
 #define LAST_NS		50000000ULL
@@ -53,9 +54,15 @@ static bool is_cancelled(const struct fb_carrier *c)
 {
 	/* A carrier's fiber may end meanwhile: its descriptor stays mapped. */
 	const struct fiber *f = FB_READ(c->cur);
+	const struct fb_cpage *page;
+	bool in_fiber;
 
-	return f && FB_READ(c->page) && FB_READ(c->page->in_fiber) == 1 &&
-	       (FB_READ(f->flags) & FB_F_CANCELS) && FB_READ(f->cancel);
+	fb_pool_look();
+	page = FB_READ(c->page);
+	in_fiber = page && FB_READ(page->in_fiber) == 1;
+	fb_pool_looked();
+	return f && in_fiber && (FB_READ(f->flags) & FB_F_CANCELS) &&
+	       FB_READ(f->cancel);
 }
 
 static void look_at_all(void)
@@ -98,7 +105,7 @@ static void start(void)
 {
 	set_handler();
 	FB_WRITE(canceller.quit, false);
-	canceller.runs = !fb_os_thread(&canceller.thread, go_round);
+	canceller.runs = !fb_os_thread(&canceller.thread, go_round, NULL);
 	if (canceller.runs)
 		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	else

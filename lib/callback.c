@@ -26,7 +26,9 @@
  * the program runs they count as visitors (visit.c).
  *
  * A plain thread has no processor to watch a timer that is now the earliest: it
- * sends a fiber to do that, and waits for it.
+ * sends a fiber to do that, and waits for it. A fiber of a pool sends one, too: timers
+ * are all in the wheels of the default pool, which is where the functions are called,
+ * and which looks after these wheels.
  */
 #include <stdlib.h>
 
@@ -366,7 +368,23 @@ static int enter(struct fb_caller *me)
 
 static struct fb_processor *processor_for(const struct fiber_timer *t)
 {
-	return &fb_rt.proc[(uintptr_t)t / sizeof(*t) % fb_rt.nproc];
+	return &fb_rt.proc[(uintptr_t)t / sizeof(*t) % fb_rt.group.nproc];
+}
+
+/* Always of the default pool, where the calls are made. NULL: the caller's is not. */
+static struct fb_processor *own(const struct fb_caller *me)
+{
+	return me->p && !me->p->pooled ? me->p : NULL;
+}
+
+/* A fiber of a pool: one of the default pool is to watch. */
+static int send_to_watch(struct fb_processor *p)
+{
+	struct fiber *f = fb_fiber_new(p, watch, NULL);
+
+	if (f)
+		fb_sched_ready_last(p, f);
+	return f ? 0 : -ENOMEM;
 }
 
 /* Owner of me->p, or a plain thread. -ENOMEM: nobody would watch it. */
@@ -374,11 +392,13 @@ static int settle(struct fb_caller *me, struct fiber_timer *t)
 {
 	fiber_t *f;
 
-	if (me->p) {
+	if (own(me)) {
 		fb_sched_watch(me->p);
 		return 0;
 	}
-	if (!fiber_spawn(&f, watch, NULL))
+	if (me->p && !send_to_watch(me->p))
+		return 0;
+	if (!me->p && !fiber_spawn(&f, watch, NULL))
 		return fiber_join(f, NULL);
 	lock(t);
 	disarm(t);
@@ -405,7 +425,7 @@ static int start(struct fiber_timer *t, uint64_t deadline, uint64_t period,
 	} else {
 		r = disarm(t);
 		t->period = period;
-		earlier = arm(me.p ? me.p : processor_for(t), t, deadline);
+		earlier = arm(own(&me) ? me.p : processor_for(t), t, deadline);
 		fb_unlock(&t->lock);
 		if (earlier && settle(&me, t))
 			r = -ENOMEM;

@@ -26,6 +26,7 @@
 #define BURST_NS	20000000
 #define BATCH_MAX	64
 #define FEW_CARRIERS	64		/* to look through for a hint */
+#define CPU_BYTES	1024		/* of a set: the kernel's largest is so */
 
 /* upcall.S */
 _Static_assert(offsetof(struct fb_carrier, page) == 0, "C_PAGE");
@@ -39,6 +40,7 @@ _Static_assert(offsetof(struct fb_carrier, returned) == 120 + FB_SAN_SIZE,
 	       "C_RETURNED");
 _Static_assert(offsetof(struct fb_carrier, returned_as) == 136 + FB_SAN_SIZE,
 	       "C_RETURNED_AS");
+_Static_assert(offsetof(struct fb_carrier, fd) == 184 + FB_SAN_SIZE, "C_FD");
 _Static_assert(offsetof(struct fb_cpage, in_fiber) == 0, "P_IN_FIBER");
 _Static_assert(offsetof(struct fb_cpage, depth) == 16, "P_DEPTH");
 _Static_assert(offsetof(struct fb_cpage, slot) == 64, "P_SLOT");
@@ -47,15 +49,6 @@ _Static_assert(offsetof(struct fiber, fn) == 40 + FB_SAN_SIZE, "F_FN");
 _Static_assert(offsetof(struct fiber, arg) == 48 + FB_SAN_SIZE, "F_ARG");
 
 __thread struct fb_carrier *fb_self;
-
-static struct {
-	pthread_t keeper;
-	uint32_t made, ready;	/* atomic: carriers created; attached or failed */
-	int keeper_tid;			/* atomic; the keeper's own */
-	bool cap_said, error_said;
-	int batch;			/* keeper only, as made_at */
-	uint64_t made_at;
-} cr;
 
 static void nap(long ns)
 {
@@ -66,14 +59,59 @@ static void nap(long ns)
 
 /* ---- one carrier ---- */
 
-static struct fb_carrier *carrier_alloc(void)
+/*
+ * A carrier's struct is in fb_rt.carriers for good, where others look at it: when its
+ * thread has ended it waits, without a page or a fiber, for the next of any group.
+ */
+static fb_lock_t list_lock;		/* of what is added to the list, and of the dead */
+static struct fb_carrier *dead;
+
+/* A fiber that makes a pool comes here, too: it is to keep its processor. */
+static struct fb_carrier *lock(void)
+{
+	struct fb_carrier *me = fb_current();
+
+	if (me)
+		fb_enter(me);
+	fb_lock(&list_lock);
+	return me;
+}
+
+static void unlock(struct fb_carrier *me)
+{
+	fb_unlock(&list_lock);
+	if (me)
+		fb_leave(me);
+}
+
+/* All but what is for good. */
+static void carrier_init(struct fb_carrier *c, struct fb_group *g)
+{
+	void *xsave = c->xsave;
+
+	memset(c, 0, offsetof(struct fb_carrier, next));
+	memset(&c->next + 1, 0, sizeof(*c) - offsetof(struct fb_carrier, next) -
+				sizeof(c->next));
+	c->xsave = xsave;
+	c->group = g;
+	c->first = g->proc->index;
+	c->proc_index = FB_NO_PROCESSOR - 1;	/* none of ours */
+}
+
+static void carrier_free(struct fb_carrier *c)
+{
+	free(c->xsave);
+	free(c);
+}
+
+static struct fb_carrier *carrier_new(struct fb_group *g)
 {
 	struct fb_carrier *c = aligned_alloc(FB_LINE, sizeof(*c));
 
 	if (!c)
 		return NULL;
 	memset(c, 0, sizeof(*c));
-	c->proc_index = FB_NO_PROCESSOR - 1;	/* none of ours */
+	carrier_init(c, g);
 	if (!fb_rt.xsave_size)
 		return c;
 	c->xsave = aligned_alloc(64, fb_rt.xsave_size);
@@ -85,10 +123,39 @@ static struct fb_carrier *carrier_alloc(void)
 	return c;
 }
 
-static void carrier_free(struct fb_carrier *c)
+static struct fb_carrier *carrier_get(struct fb_group *g, bool *again)
 {
-	free(c->xsave);
-	free(c);
+	struct fb_carrier *me = lock(), *c = dead;
+
+	if (c)
+		dead = c->dead;
+	unlock(me);
+	*again = c != NULL;
+	if (!c)
+		return carrier_new(g);
+	carrier_init(c, g);
+	return c;
+}
+
+static void carrier_bury(struct fb_carrier *c)
+{
+	struct fb_carrier *me = lock();
+
+	FB_WRITE(c->page, NULL);
+	c->group = NULL;
+	c->dead = dead;
+	dead = c;
+	unlock(me);
+}
+
+static void carrier_list(struct fb_carrier *c)
+{
+	struct fb_carrier *me = lock();
+
+	c->next = fb_rt.carriers;
+	FB_RELEASE(fb_rt.carriers, c);	/* Pairs with fiber_get_stats. */
+	FB_WRITE(fb_rt.ncarriers, fb_rt.ncarriers + 1);
+	unlock(me);
 }
 
 /* Runs at the end of a carrier's thread, if that did not come from its loop. */
@@ -119,13 +186,31 @@ static void mind_the_end(struct fb_carrier *c)
 		pthread_setspecific(end_key, c);
 }
 
+int fb_carrier_keeper(void)
+{
+	return FB_READ(fb_rt.group.keeper_tid);
+}
+
+/* Of pools: not where the fiber is bound to, or the thread, that makes it. */
+static void use_all_cpus(const struct fb_group *g)
+{
+	unsigned char set[CPU_BYTES];
+
+	if (g->index &&
+	    syscall(SYS_sched_getaffinity, fb_carrier_keeper(), sizeof(set),
+		    set) > 0)
+		syscall(SYS_sched_setaffinity, 0, sizeof(set), set);
+}
+
 static void *carrier_main(void *arg)
 {
 	struct fb_carrier *c = arg;
+	struct fb_group *g = c->group;
 	int r;
 
 	pthread_sigmask(SIG_SETMASK, &fb_rt.sigmask, NULL);
 	pthread_setname_np(pthread_self(), "fiber-carrier");
+	use_all_cpus(g);
 	fb_thread_init(c);
 	c->tid = (int)syscall(SYS_gettid);
 	r = fb_rt.backend->attach(c);
@@ -134,7 +219,7 @@ static void *carrier_main(void *arg)
 	if (!r && fb_rt.seeded)
 		fb_seed_attach(c);
 	/* Attached. Pairs with the acquire of who made it. */
-	__atomic_fetch_add(&cr.ready, 1, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&g->ready, 1, __ATOMIC_RELEASE);
 	if (r) {
 		fb_say("a thread could not become a carrier: %s", strerror(-r));
 	} else {
@@ -149,13 +234,14 @@ static void *carrier_main(void *arg)
 		fb_rt.backend->detach(c);
 	}
 	/* Our last touch. Pairs with the acquire in end_carriers. */
-	__atomic_fetch_sub(&fb_rt.ncarriers, 1, __ATOMIC_RELEASE);
+	__atomic_fetch_sub(&g->ncarriers, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
-static int carrier_make(void)
+static int carrier_make(struct fb_group *g)
 {
-	struct fb_carrier *c = carrier_alloc();
+	bool again;
+	struct fb_carrier *c = carrier_get(g, &again);
 	pthread_attr_t attr;
 	int r;
 
@@ -163,41 +249,44 @@ static int carrier_make(void)
 		return -ENOMEM;
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, THREAD_STACK);
-	__atomic_fetch_add(&fb_rt.ncarriers, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&g->ncarriers, 1, __ATOMIC_RELAXED);
 	r = pthread_create(&c->thread, &attr, carrier_main, c);
 	pthread_attr_destroy(&attr);
 	if (r) {
-		__atomic_fetch_sub(&fb_rt.ncarriers, 1, __ATOMIC_RELAXED);
-		carrier_free(c);
+		__atomic_fetch_sub(&g->ncarriers, 1, __ATOMIC_RELAXED);
+		if (again)
+			carrier_bury(c);
+		else
+			carrier_free(c);
 	} else {
-		c->next = fb_rt.carriers;
-		FB_RELEASE(fb_rt.carriers, c);	/* Pairs with fiber_get_stats. */
+		if (!again)
+			carrier_list(c);
 		FB_RELEASE(c->listed, 1);	/* Pairs with fb_os_sleep. */
 		fb_os_wake(&c->listed, 1);
-		cr.made++;
+		g->made++;
 	}
 	return -r;
 }
 
 /* ---- the keeper ---- */
 
-static void make_some(int n)
+static void make_some(struct fb_group *g, int n)
 {
 	int r = 0;
 
 	for (; n > 0 && !r; n--) {
-		if (FB_READ(fb_rt.ncarriers) >= fb_rt.max_carriers) {
-			if (!cr.cap_said)
+		if (FB_READ(g->ncarriers) >= g->max_carriers) {
+			if (!g->cap_said)
 				fb_say("%u threads for fibers are the cap (max_carriers): more blocked fibers have to wait",
-				       fb_rt.max_carriers);
-			cr.cap_said = true;
+				       g->max_carriers);
+			g->cap_said = true;
 			r = -EAGAIN;
 		} else {
-			r = carrier_make();
-			if (r && !cr.error_said)
+			r = carrier_make(g);
+			if (r && !g->error_said)
 				fb_say("cannot create a thread: %s",
 				       strerror(-r));
-			cr.error_said |= r != 0;
+			g->error_said |= r != 0;
 		}
 	}
 	if (r)
@@ -206,7 +295,7 @@ static void make_some(int n)
 	 * They are no spares yet; do not make them twice. Pairs with the release
 	 * in carrier_main.
 	 */
-	while (FB_ACQUIRE(cr.ready) != cr.made)
+	while (FB_ACQUIRE(g->ready) != g->made)
 		nap(POLL_NS);
 }
 
@@ -214,30 +303,31 @@ static void make_some(int n)
  * A burst of blocks uses up spares faster than one thread makes them by twos:
  * while the demand goes on, each batch is twice the one before.
  */
-static int batch(int missing)
+static int batch(struct fb_group *g, int missing)
 {
 	uint64_t now = fiber_now();
 
-	cr.batch = now - cr.made_at < BURST_NS ? cr.batch * 2 : missing;
-	if (cr.batch > BATCH_MAX)
-		cr.batch = BATCH_MAX;
-	return cr.batch > missing ? cr.batch : missing;
+	g->batch = now - g->made_at < BURST_NS ? g->batch * 2 : missing;
+	if (g->batch > BATCH_MAX)
+		g->batch = BATCH_MAX;
+	return g->batch > missing ? g->batch : missing;
 }
 
 static void *keeper_main(void *arg)
 {
+	struct fb_group *g = arg;
 	int n;
 
-	(void)arg;
-	FB_WRITE(cr.keeper_tid, (int)syscall(SYS_gettid));
+	use_all_cpus(g);
+	FB_WRITE(g->keeper_tid, (int)syscall(SYS_gettid));
 	pthread_setname_np(pthread_self(), "fiber-keeper");
-	while (FB_READ(fb_rt.state) < FB_STOPPING) {
-		n = fb_rt.backend->keep();
+	while (!fb_group_ends(g)) {
+		n = fb_rt.backend->keep(g);
 		if (n < 0 && n != -EINTR)
 			break;
-		if (n > 0 && FB_READ(fb_rt.state) < FB_STOPPING) {
-			make_some(batch(n));
-			cr.made_at = fiber_now();
+		if (n > 0 && !fb_group_ends(g)) {
+			make_some(g, batch(g, n));
+			g->made_at = fiber_now();
 		}
 	}
 	return NULL;
@@ -258,70 +348,91 @@ bool fb_carrier_runs(uintptr_t f)
 	return false;
 }
 
-int fb_carrier_keeper(void)
-{
-	return FB_READ(cr.keeper_tid);
-}
-
 /* ---- start and stop ---- */
 
-static void join_carriers(void)
+/* Their threads have ended, or are about to. */
+static void join_carriers(struct fb_group *g)
+{
+	struct fb_carrier *c;
+
+	/* Pairs with the release in carrier_list. */
+	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
+		if (c->group == g) {
+			pthread_join(c->thread, NULL);
+			carrier_bury(c);
+		}
+}
+
+static void free_carriers(void)
 {
 	struct fb_carrier *c, *next;
 
 	for (c = fb_rt.carriers; c; c = next) {
 		next = c->next;
-		pthread_join(c->thread, NULL);
 		carrier_free(c);
 	}
 	fb_rt.carriers = NULL;
+	fb_rt.ncarriers = 0;
+	dead = NULL;
 }
 
-static void end_carriers(void)
+static void end_carriers(struct fb_group *g)
 {
 	/* Pairs with the looks at the state of plain threads. */
-	FB_RELEASE(fb_rt.state, FB_STOPPING);
+	if (!g->index)
+		FB_RELEASE(fb_rt.state, FB_STOPPING);
+	FB_WRITE(g->ends, 1);
 	/* Pairs with the last touch in carrier_main. */
-	while (FB_ACQUIRE(fb_rt.ncarriers)) {
-		fb_retire_stop();
-		if (FB_READ(fb_rt.pollers))
-			fb_poller_kick();
-		fb_rt.backend->wake();
+	while (FB_ACQUIRE(g->ncarriers)) {
+		if (!g->index)
+			fb_retire_stop();
+		if (FB_READ(g->pollers))
+			fb_poller_kick(g);
+		fb_rt.backend->wake(g);
 		nap(POLL_NS);
 	}
 }
 
-int fb_carrier_start(void)
+int fb_carrier_start(struct fb_group *g)
 {
 	int r = 0;
 
-	memset(&cr, 0, sizeof(cr));
-	pthread_sigmask(SIG_SETMASK, NULL, &fb_rt.sigmask);
+	g->made = g->ready = 0;
+	g->keeper_tid = 0;
+	g->cap_said = g->error_said = false;
+	g->batch = 0;
+	g->made_at = 0;
+	if (!g->index)
+		pthread_sigmask(SIG_SETMASK, NULL, &fb_rt.sigmask);
 	/* Enough to begin with; the keeper makes the rest. */
-	for (uint32_t i = 0; !r && i <= fb_rt.nproc; i++)
-		r = carrier_make();
+	for (uint32_t i = 0; !r && i <= g->nproc; i++)
+		r = carrier_make(g);
 	/* Pairs with the release in carrier_main. */
-	while (FB_ACQUIRE(cr.ready) != cr.made)
+	while (FB_ACQUIRE(g->ready) != g->made)
 		nap(POLL_NS);
-	if (!r && FB_ACQUIRE(fb_rt.ncarriers) == 0)
+	if (!r && FB_ACQUIRE(g->ncarriers) == 0)
 		r = -EAGAIN;	/* none could attach */
 	if (!r)
-		r = fb_os_thread(&cr.keeper, keeper_main);
+		r = fb_os_thread(&g->keeper, keeper_main, g);
 	if (!r) {
 		__atomic_fetch_add(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 		return 0;
 	}
-	end_carriers();
-	join_carriers();
+	end_carriers(g);
+	join_carriers(g);
+	if (!g->index)
+		free_carriers();
 	return r;
 }
 
-void fb_carrier_stop(void)
+void fb_carrier_stop(struct fb_group *g)
 {
-	end_carriers();
-	pthread_join(cr.keeper, NULL);
+	end_carriers(g);
+	pthread_join(g->keeper, NULL);
 	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	/* It may have made some while we looked away. */
-	end_carriers();
-	join_carriers();
+	end_carriers(g);
+	join_carriers(g);
+	if (!g->index)
+		free_carriers();
 }

@@ -339,7 +339,7 @@ void fb_cold_start(void)
 	cold.word = 0;
 	cold.quit = false;
 	cold.barrier = !fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-	cold.runs = can && !fb_os_thread(&cold.thread, go_round);
+	cold.runs = can && !fb_os_thread(&cold.thread, go_round, NULL);
 	errno = err;
 	if (!cold.runs) {
 		say_why_not(can ? "no thread for it" :

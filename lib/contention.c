@@ -56,7 +56,7 @@ struct scratch {
 	void *frame[FRAMES];
 };
 
-static struct scratch *of_proc;		/* [nproc] */
+static struct scratch *of_proc;		/* [FB_MAX_PROCESSORS] */
 static size_t of_proc_bytes;
 static struct scratch of_threads;
 static fb_lock_t threads_lock;
@@ -281,7 +281,7 @@ static int take_memory(void)
 		fb_ct.place = map(bytes);
 	else
 		memset(fb_ct.place, 0, bytes);
-	of_proc_bytes = fb_rt.nproc * sizeof(*of_proc);
+	of_proc_bytes = FB_MAX_PROCESSORS * sizeof(*of_proc);
 	of_proc = fb_ct.place ? map(of_proc_bytes) : NULL;
 	if (!of_proc)
 		return -ENOMEM;

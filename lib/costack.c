@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "coro.h"
+#include "pool.h"
 
 #define BLOCK		((size_t)65536)
 #define CLASSES		16
@@ -159,7 +160,8 @@ void fb_costack_barrier(void)
 static void tell_backend(const struct slab *s)
 {
 	/* -ENOSPC, -EEXIST: see the head comment; such stacks work. */
-	fb_rt.backend->stacks(s->base, s->size, s->count, cs.page);
+	fb_pool_stacks(&(struct fb_arena){
+		s->base, s->size, s->count, cs.page });
 }
 
 void fb_costack_tell(void)

@@ -4,7 +4,7 @@
  *
  * Stuck is, for ever, who waits for one that waits too. All must hold at one
  * moment:
- *   - processors are idle, queues empty, no carrier holds a fiber (that runs, is
+ *   - processors of all pools are idle, queues empty, no carrier holds a fiber (that runs, is
  *     blocked in the kernel, or was preempted)
  *   - no timer is armed, and no fiber waits for I/O
  *   - no channel waits for signals (signal.c)
@@ -33,6 +33,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "pool.h"
 #include "ring.h"
 #include "trace.h"
 #include "wait.h"
@@ -80,19 +81,33 @@ FB_LOOKS static bool some_alive(void)
 
 /* ---- is it stuck? ---- */
 
-/* Owner of one processor: nothing runs, nothing will by itself. */
+/* How many processors of g run something now, or could soon. */
+FB_LOOKS static uint32_t not_idle(const struct fb_group *g)
+{
+	uint32_t n = g->nproc - FB_READ(g->info->idle) - FB_READ(g->pollers);
+
+	if (FB_READ(g->info->waiting) || FB_READ(g->global_count) ||
+	    fb_timer_earliest(g) != FB_NEVER)
+		return g->nproc + 1;
+	for (uint32_t i = 0; i < g->nproc; i++)
+		if (!fb_sched_empty(&g->proc[i]))
+			return g->nproc + 1;
+	return n;
+}
+
+/* Owner of one processor: nothing runs, nothing will by itself, in any group. */
 FB_LOOKS static bool all_quiet(void)
 {
+	uint32_t busy = 0;
 	const struct fb_carrier *c;
 
-	if (FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers) +
-	    FB_READ(fb_rt.resting) + 1 != fb_rt.nproc ||
-	    FB_READ(fb_rt.info->waiting) || FB_READ(fb_rt.global_count) ||
-	    fb_timer_earliest() != FB_NEVER)
+	fb_pool_look();
+	for (struct fb_group *g = fb_pool_next(NULL); g; g = fb_pool_next(g))
+		if (g->runs == g)
+			busy += not_idle(g);
+	fb_pool_looked();
+	if (busy != FB_READ(fb_rt.resting) + 1)
 		return false;
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
-		if (!fb_sched_empty(&fb_rt.proc[i]))
-			return false;
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
 		if (FB_SEE(c->cur))

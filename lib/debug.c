@@ -35,6 +35,7 @@
 
 #include "debug.h"
 #include "pass.h"
+#include "pool.h"
 #include "stack.h"
 #include "sync.h"
 #include "times.h"
@@ -99,11 +100,11 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.epoch = AT(fb_runtime, epoch),
 		.features = AT(fb_runtime, features),
 		.processors = AT(fb_runtime, proc),
-		.nproc = AT(fb_runtime, nproc),
+		.nproc = AT(fb_runtime, group.nproc),
 		.carriers = AT(fb_runtime, carriers),
-		.info = AT(fb_runtime, info),
+		.info = AT(fb_runtime, group.info),
 		.plain_spawned = AT(fb_runtime, plain_spawned),
-		.global_count = AT(fb_runtime, global_count),
+		.global_count = AT(fb_runtime, group.global_count),
 		.quantum_ns = AT(fb_runtime, quantum_ns),
 		.on = FB_ON,
 	},
@@ -172,9 +173,24 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.n = AT(fb_tring, n),
 	},
 	.follow = {
-		.use = AT(fb_runtime, use),
+		.use = AT(fb_runtime, group.use),
+	},
+	.pool = {
+		.nproc = AT(fb_runtime, nproc),
+		.pools = AT(fb_runtime, pool),
+		.max = FB_GROUPS,
+		.state = AT(fb_group, state),
+		.processors = AT(fb_group, proc),
+		.nproc_of = AT(fb_group, nproc),
+		.use = AT(fb_group, use),
+		.info = AT(fb_group, info),
+		.on = FB_POOL_ON,
+		.first = AT(fb_carrier, first),
 	},
 };
+
+/* The script for gdb knows this one by heart. */
+_Static_assert(offsetof(struct fiber_debug, pool.first) == 456, "POOL_FIRST_AT");
 
 /* ---- who runs: a table of the carriers' fibers ---- */
 
@@ -225,14 +241,19 @@ FB_LOOKS static int seats_take(struct seats *s)
 /* The carrier waits for a processor, in the kernel, or runs. */
 FB_LOOKS static unsigned int state_on(const struct fb_carrier *c)
 {
-	const struct fb_cpage *page = FB_SEE(c->page);
+	const struct fb_cpage *page;
+	bool in_fiber = false, owner = true;
 	char letter;
 
-	if (!page)
-		return FIBER_RUNNING;
-	if (!FB_SEE(page->in_fiber))
-		return FB_SEE(page->processor) == FB_NO_PROCESSOR ? FIBER_READY :
-								 FIBER_RUNNING;
+	fb_pool_look();
+	page = FB_SEE(c->page);
+	if (page) {
+		in_fiber = FB_SEE(page->in_fiber);
+		owner = FB_SEE(page->processor) != FB_NO_PROCESSOR;
+	}
+	fb_pool_looked();
+	if (!in_fiber)
+		return owner ? FIBER_RUNNING : FIBER_READY;
 	letter = fb_os_thread_state(c->tid);
 	return letter == 'S' || letter == 'D' ? FIBER_BLOCKED : FIBER_RUNNING;
 }

@@ -88,6 +88,15 @@ struct fiber_debug {
 	struct {
 		uint32_t use;	/* of the runtime: how many of nproc are in use */
 	} follow;
+	struct {
+		/* of the runtime, whose nproc, info, use are the default pool's: */
+		uint32_t nproc;		/* processors of all pools, and of some that were */
+		uint32_t pools, max;	/* where pointers to pools are, up to NULL, or so many */
+		/* of such a pool: */
+		uint32_t state, processors, nproc_of, use, info, on;
+		/* of a carrier: added to the processor of its page, the index */
+		uint32_t first;
+	} pool;
 };
 
 #endif

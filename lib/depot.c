@@ -265,3 +265,9 @@ bool fb_stack_idle(struct fb_processor *p)
 	return false;
 }
 
+void fb_depot_forget(struct fb_group *g)
+{
+	if (FB_READ(st.timed) && st.timer.proc && st.timer.proc->group == g &&
+	    fb_timer_del(&st.timer))
+		FB_RELEASE(st.timed, 0);	/* Pairs with the exchange above. */
+}

@@ -15,8 +15,15 @@
  */
 #include "held.h"
 #include "pass.h"
+#include "pool.h"
 #include "scope.h"
 #include "trace.h"
+
+/* In .looks: any flag but that, or a class. */
+#define NOT_PLAIN	((UINT16_MAX & ~(uint32_t)FB_F_POOL) | 0xffu << 24)
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ &&
+	       offsetof(struct fiber, klass) == offsetof(struct fiber, looks) + 3 &&
+	       offsetof(struct fiber, flags) == offsetof(struct fiber, looks), "looks");
 
 /* The fiber inside fiber_spawn of f, if it is our newest ready one; taken. */
 static inline __attribute__((always_inline)) struct fiber *
@@ -29,7 +36,8 @@ take_parent(struct fb_processor *p, struct fiber *f, bool *left)
 		return NULL;
 	/* May be stolen, even dead by now, but blocks stay mapped. */
 	parent = *fb_runq_slot(q, q->tail - 1);
-	if (fb_unlikely(FB_READ(parent->child) != f->id || f->flags || f->klass))
+	if (fb_unlikely(FB_READ(parent->child) != f->id ||
+			f->looks & NOT_PLAIN))
 		return NULL;
 	return fb_likely(fb_runq_pop_newest(q, left)) ? parent : NULL;
 }
@@ -91,7 +99,7 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 		fb_trace_end(p, f);
 	if (!FB_READ(c->page->pending) &&
 	    p->pool_count < FB_POOL_MAX &&
-	    !(FB_READ(fb_rt.info->waiting) && fb_sched_give_due(p)))
+	    !(FB_READ(p->info->waiting) && fb_sched_give_due(p)))
 		parent = take_parent(p, f, &left);
 	if (parent && fb_unlikely(p->tracing))
 		fb_trace_switch(p, parent);
@@ -101,6 +109,8 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 	FB_PROBE(exit, f->id);
 	if (!(f->flags & FB_F_OURS))
 		p->ended++;
+	if (fb_unlikely(fb_rt.seeded) && f->flags & FB_F_POOL)
+		fb_pool_left(fb_group_of(f));
 	fb_sched_quit(c, p, fb_join_bury, f);
 }
 
@@ -121,10 +131,10 @@ _Noreturn void fb_fiber_end(void *result)
 	page = c->page;
 	FB_WRITE(page->in_fiber, 0);
 	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
-	if (fb_unlikely(!fb_calm(c, page) ||
-			FB_READ(fb_rt.info->waiting) || fb_fpu_changed()))
-		end_slow(result);
 	p = c->proc;
+	if (fb_unlikely(!fb_calm(c, page) ||
+			FB_READ(p->info->waiting) || fb_fpu_changed()))
+		end_slow(result);
 	f = c->cur;
 	f->result = result;
 	if (fb_unlikely(p->pool_count >= p->pool_max))

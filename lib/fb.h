@@ -83,13 +83,14 @@ enum { FB_JOIN_NONE, FB_JOIN_DETACHED, FB_JOIN_DONE, FB_JOIN_GONE };
  * end of its stack (it is in a scope); .in counts it until it is off its stack;
  * fb_fiber_new made it; it has slots (local.c); see guard.c; .caught, .uncaught
  * are to be put back (thread.c); it is of the latency class (latency.c); times.c;
- * pin.c; contention.c; held.c
+ * pin.c; contention.c; held.c; it is of the pool .pool, not of the default one
  */
 enum {
 	FB_F_SHARED = 1, FB_F_FPU = 2, FB_F_CANCELS = 4, FB_F_ENDS = 8,
 	FB_F_OWNED = 16, FB_F_OURS = 32, FB_F_LOCAL = 64, FB_F_CANARY = 128,
 	FB_F_EH = 256, FB_F_LATENCY = 512, FB_F_TIMES = 1024,
 	FB_F_LOCKED = 2048, FB_F_WAITS = 4096, FB_F_CHECKS = 8192,
+	FB_F_POOL = 16384,
 	/* More is to be done when it stops, goes on. */
 	FB_F_STOPS = FB_F_CANARY | FB_F_TIMES,
 	FB_F_RESUMES = FB_F_FPU | FB_F_EH | FB_F_TIMES | FB_F_LOCKED | FB_F_WAITS,
@@ -128,9 +129,14 @@ struct fiber {
 		void *caught;		/* with FB_F_EH, in between */
 	};
 	int err;			/* errno while it does not run */
-	uint16_t flags;
-	uint8_t why;			/* FB_WHY_*: what it waits for */
-	uint8_t klass;			/* stack.h */
+	union {
+		struct {
+			uint16_t flags;
+			uint8_t why;	/* FB_WHY_*: what it waits for */
+			uint8_t klass;	/* stack.h */
+		};
+		uint32_t looks;		/* of them, in one look: see end.c */
+	};
 	struct fb_fpu fpu;		/* with FB_F_FPU, while it does not run */
 	struct fiber *link;		/* pool or global queue */
 	void *base;			/* lowest byte of the block */
@@ -138,6 +144,7 @@ struct fiber {
 	uint64_t id;
 	uint32_t valgrind;		/* its number of this stack */
 	uint8_t canary;			/* FB_F_CANARY or 0: guard.c */
+	uint8_t pool;			/* with FB_F_POOL: fb_group.index */
 	uint16_t shields;		/* scope.c; beside the name: prepare() */
 	char name[16];
 	struct fb_waiter w;		/* never reset: tickets go on */
@@ -176,7 +183,7 @@ struct fb_processor {
 	uint64_t ended;
 	uint32_t id_step;		/* constant, the same of all */
 	uint32_t pool_max;		/* FB_POOL_MAX; 0: ends are recorded */
-	uint64_t ours;			/* fibers of the library made here */
+	struct fb_info *info;		/* constant: of .group */
 
 	uint64_t look_every;		/* passes between looks, with timers */
 	uint64_t looked_at;
@@ -189,19 +196,30 @@ struct fb_processor {
 	uint32_t clock;			/* see fb_sched_clock; & FB_KIND is FB_FIBER */
 	uint32_t hurry, hurried;	/* latency.c */
 	uint64_t look_next;		/* what look_at is without those */
-	uint32_t index;			/* constant */
-	union {				/* every pass is a slow one: */
+	uint32_t index;			/* constant; in fb_rt.proc */
+	union {
 		struct {
-			uint16_t tracing;	/* trace.c: switches are recorded */
+			/* Every pass is a slow one: */
 			uint8_t profiling;	/* contention.c */
 			uint8_t checking;	/* held.c */
+			uint8_t tracing;	/* trace.c: switches are recorded */
+			uint8_t pooled;	/* constant; not of the default pool: pool.c */
 		};
-		uint32_t recording;	/* any of them */
+		struct {
+			uint16_t beside;
+			uint16_t odd;	/* tracing, pooled: see ready.c */
+		};
+		uint32_t marks;
+#define FB_RECORDING	0x00ffffffu	/* of marks: any but pooled */
 	};
 	struct fb_tring *trace;		/* constant; NULL: nothing is */
+	struct fb_group *group;		/* constant */
 	uint32_t locked;		/* pin.c */
 	uint32_t held;			/* retire.c; read by all */
 	uint32_t fired;			/* timers, since given_at */
+	uint64_t ours;			/* fibers of the library made here */
+	uint64_t id_pool, id_end;	/* of pools, in place of id_next: some of plain_ids */
+	uint32_t place;			/* constant; in .group */
 
 	struct fb_runq q;
 	struct fb_runq soon;		/* latency.c; never its .next */
@@ -251,6 +269,11 @@ struct fb_carrier {
 	uint64_t waits;			/* contention.c; of .locked with FB_F_WAITS */
 	int tid;
 	uint32_t listed;		/* atomic, futex; 1: it is in fb_rt.carriers */
+	int fd;				/* kern.c: of .group, for upcall.S */
+	uint32_t first;			/* of .group, which is constant while it lives: */
+	struct fb_group *group;		/* the index of its first processor */
+	struct fb_carrier *dead;	/* carrier.c: the next that may be used again */
+	uint64_t watches, looks;	/* sched.c; FB_NEVER: does not */
 } __attribute__((aligned(FB_LINE)));
 
 /* Initial-exec TLS: NULL on plain threads. */
@@ -267,22 +290,74 @@ enum fb_state { FB_OFF, FB_STARTING, FB_ON, FB_STOPPING, FB_ABANDONED, FB_FORKED
 /* The searcher's token: see sched.c. */
 enum { FB_SEARCH_NONE, FB_SEARCH_WOKEN, FB_SEARCH_RUNS };
 
-struct fb_runtime {
-	/* constant once the runtime is on */
-	struct fb_processor *proc;	/* [nproc] */
+/*
+ * struct fb_group - processors, and the threads that may own them
+ * To the backend: one open of /dev/fiber, or what does that without. The first, of
+ * index 0, is the default pool; the others are pools of the program's: pool.c.
+ */
+#define FB_GROUPS	256
+struct fb_poll_set {
+	int fd, kick;			/* epoll; eventfd. Once `on` */
+	uint32_t on;			/* atomic */
+};
+
+struct fb_group {
+	/* constant while it is on */
+	struct fb_processor *proc;	/* [nproc], a part of fb_rt.proc */
 	uint32_t nproc;
-	uint32_t use;			/* atomic: beyond, they are retired: retire.c */
-	uint32_t follow, follow_at;	/* atomic: follow.c */
-	uint32_t settling;		/* atomic: resizers that came: retire.c */
+	uint32_t index;			/* in fb_rt.group; for good */
 	struct fb_info *info;
 	struct fb_hint *hint;
+	void *backend;			/* private to the backend */
+	int fd;				/* kern.c */
+	uint32_t max_carriers, min_spares;
+
+	struct fb_group *runs;		/* its fibers: itself, but for pool.c */
+	char name[16];
+
+	uint32_t use;			/* atomic: beyond, they are retired: retire.c */
+	uint32_t ends;			/* atomic: its carriers are to end */
+	uint32_t state;			/* atomic, of pools: pool.c */
+
+	_Alignas(FB_LINE) uint32_t search;	/* atomic: FB_SEARCH_* */
+	uint32_t wake_asked;		/* atomic: no spare was there, keeper told */
+	uint32_t pollers;		/* atomic: idle, in epoll_wait */
+
+	_Alignas(FB_LINE) uint32_t visitors;	/* atomic: pool.c */
+	uint64_t came, went;		/* atomic: the same */
+	_Alignas(FB_LINE) uint32_t waiting;	/* atomic: slots that wait, io.c */
+	struct fb_poll_set set;		/* poller.c: of pools */
+
+	_Alignas(FB_LINE) fb_lock_t lock;	/* of the global queue: */
+	struct fb_list global[2];	/* lock; [1]: of the latency class */
+	uint32_t global_count;		/* lock; read by all */
+	uint32_t global_hurried;	/* lock: see latency.c */
+
+	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
+	uint32_t ncarriers;		/* atomic: threads that live */
+	uint32_t locked;		/* atomic: carriers kept for one fiber */
+
+	/* carrier.c */
+	pthread_t keeper;
+	uint32_t made, ready;		/* atomic: carriers created; attached or failed */
+	int keeper_tid;			/* atomic; the keeper's own */
+	bool cap_said, error_said;	/* keeper only, as what follows */
+	int batch;
+	uint64_t made_at;
+};
+
+struct fb_runtime {
+	/* constant once the runtime is on */
+	struct fb_processor *proc;	/* [FB_MAX_PROCESSORS] */
 	const struct fb_backend *backend;
+	uint32_t nproc;			/* atomic: those from here on never were any */
+	uint32_t follow, follow_at;	/* atomic: follow.c */
+	uint32_t settling;		/* atomic: resizers that came: retire.c */
 	size_t stack_size;		/* stride of the default class */
 	uint64_t quantum_ns, grace_ns;
 	uint32_t solo;			/* atomic: see wait.h */
 	uint32_t seeded;		/* 1: see seed.c; else 0 */
 	uint32_t checks;		/* FIBER_CHECK=1 */
-	uint32_t max_carriers, min_spares;
 	uint32_t xsave_size;
 	struct fb_fpu fpu;		/* every fiber begins with */
 	sigset_t sigmask;		/* of the thread that started the runtime */
@@ -294,30 +369,42 @@ struct fb_runtime {
 	uint64_t features;		/* atomic */
 	char text_note[80];		/* why main is not preemptible, or "" */
 
-	_Alignas(FB_LINE) uint32_t search;	/* atomic: FB_SEARCH_* */
-	uint32_t wake_asked;		/* atomic: no spare was there, keeper told */
+	_Alignas(FB_LINE) uint32_t pollers;	/* atomic: of all groups; a hint */
 
-	_Alignas(FB_LINE) uint32_t pollers;	/* atomic: idle, in epoll_wait */
-
-	_Alignas(FB_LINE) fb_lock_t global_lock;
-	struct fb_list global[2];	/* global_lock; [1]: of the latency class */
-	uint32_t global_count;		/* global_lock; read by all */
-	uint32_t global_hurried;	/* global_lock: see latency.c */
-
-	_Alignas(FB_LINE) uint64_t watched;	/* atomic: a spare wakes then */
+	_Alignas(FB_LINE)
 	uint64_t plain_spawned, plain_ours;	/* atomic */
+	uint64_t plain_ids;		/* atomic: multiples of id_step given out */
 	uint32_t visitors;		/* atomic: plain threads inside a call */
 	uint32_t plain_waits;		/* atomic: those that wait, without deadline */
 	uint32_t helpers;		/* atomic: threads of ours that are no carriers */
 	uint32_t closing;		/* atomic: fiber_fini decides */
-	uint32_t locked;		/* atomic: carriers kept for one fiber */
 	uint32_t resting;		/* atomic: retire.c: holders asleep */
+	uint64_t looks;			/* atomic: one wakes then for deadlock.c */
 
-	struct fb_carrier *carriers;	/* atomic; the keeper adds in front */
-	uint32_t ncarriers;		/* atomic: threads that live */
+	struct fb_carrier *carriers;	/* atomic; keepers add in front */
+
+	uint32_t ncarriers;		/* atomic: how many are in there */
+
+	struct fb_group group;		/* the default pool */
+	struct fb_group *pool[FB_GROUPS];	/* atomic; each to stay; in order */
+	uint32_t pools;			/* atomic: those that run */
+	uint32_t looking;		/* atomic: pool.c */
 };
 
 extern struct fb_runtime fb_rt __attribute__((visibility("hidden")));
+
+/* Whose f is. */
+static inline struct fb_group *fb_group_of(const struct fiber *f)
+{
+	return fb_unlikely(f->flags & FB_F_POOL) ? fb_rt.pool[f->pool] :
+						   &fb_rt.group;
+}
+
+/* The carriers of g are to end: they run no more fibers. Any thread. */
+static inline bool fb_group_ends(const struct fb_group *g)
+{
+	return FB_READ(g->ends);
+}
 
 /* ---- enter and leave ---- */
 struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i);
@@ -470,13 +557,18 @@ void fb_sched_loop(struct fb_carrier *c);
 
 /*
  * After work was published: wake a searcher if a processor is available and
- * nobody searches. Any thread.
+ * nobody searches. Any thread; fb_sched_wake: the owner of p, for its group.
  */
-void fb_sched_wake_slow(void);
-static inline void fb_sched_wake(void)
+void fb_sched_wake_slow(struct fb_group *g);
+static inline void fb_sched_wake(struct fb_processor *p)
 {
-	if (fb_unlikely(FB_READ(fb_rt.info->avail) | FB_READ(fb_rt.pollers)))
-		fb_sched_wake_slow();
+	if (fb_unlikely(FB_READ(p->info->avail) | FB_READ(fb_rt.pollers)))
+		fb_sched_wake_slow(p->group);
+}
+static inline void fb_sched_wake_group(struct fb_group *g)
+{
+	if (fb_unlikely(FB_READ(g->info->avail) | FB_READ(fb_rt.pollers)))
+		fb_sched_wake_slow(g);
 }
 
 /* Owner of p, at each switch: why someone should take over. */
@@ -578,9 +670,9 @@ fb_sched_resume(struct fb_carrier *c, struct fiber *self)
 
 /* ---- pin.c ---- */
 #define FB_PIN_SIZE	32		/* of the stack, below FB_TIMES_SIZE */
-/* A fiber to begin with these flags of fiber_attr, on that CPU, can be started. */
-int fb_pin_reserve(unsigned int flags, unsigned int cpu);
-void fb_pin_unreserve(unsigned int flags);
+/* A fiber to begin with these flags of fiber_attr, on that CPU, can be started in g. */
+int fb_pin_reserve(struct fb_group *g, unsigned int flags, unsigned int cpu);
+void fb_pin_unreserve(struct fb_group *g, unsigned int flags);
 /* f is new, and was reserved. */
 void fb_pin_init(struct fiber *f, unsigned int flags, unsigned int cpu);
 /* self, which is locked, goes on at c, elsewhere than it should: until it does. */
@@ -621,7 +713,7 @@ bool fb_timer_add(struct fb_processor *p, struct fb_timer *t);
  */
 bool fb_timer_del(struct fb_timer *t);
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now);
-uint64_t fb_timer_earliest(void);
+uint64_t fb_timer_earliest(const struct fb_group *g);
 
 /* ---- callback.c ---- */
 unsigned int fb_callback_due(struct fb_processor *to, struct fb_timer *t);
@@ -643,6 +735,10 @@ char *fb_stack_high(const struct fiber *f);
 /* A descriptor whose stack is the program's own memory. */
 struct fiber *fb_stack_own(struct fb_processor *p, void *stack, size_t size);
 void fb_stack_put_slow(struct fb_processor *p, struct fiber *f);
+/* g is new: tell the backend of the stacks that there are. */
+void fb_stack_tell(struct fb_group *g);
+/* g has ended: its free stacks are for all. */
+void fb_stack_flush(struct fb_group *g);
 bool fb_stack_idle(struct fb_processor *p);
 #define FB_POOL_MAX	256
 
@@ -699,7 +795,7 @@ void fb_once_exit(struct fiber *f);
 /* Owner of p: is it to run no more fibers? */
 static inline bool fb_sched_retired(const struct fb_processor *p)
 {
-	return fb_unlikely(p->index >= FB_READ(fb_rt.use));
+	return fb_unlikely(p->place >= FB_READ(p->group->use));
 }
 /* The carrier's root, owner of p, which is retired: hold it until it is not. */
 void fb_retire(struct fb_carrier *c, struct fb_processor *p);
@@ -741,8 +837,8 @@ static inline void fb_follow(struct fb_processor *p)
 uint32_t fb_follow_most(uint32_t use);
 
 /* ---- carrier.c ---- */
-int fb_carrier_start(void);	/* keeper and first spares */
-void fb_carrier_stop(void);	/* no fiber is alive: end all threads */
+int fb_carrier_start(struct fb_group *g);	/* keeper and first spares */
+void fb_carrier_stop(struct fb_group *g);	/* no fiber is alive: end all threads */
 /* Is this fiber, its address, on a carrier now? A hint. Any thread. */
 bool fb_carrier_runs(uintptr_t f);
 int fb_carrier_keeper(void);	/* its tid; 0: it has not begun yet */
@@ -758,6 +854,8 @@ void fb_preempted(struct fb_carrier *c) __attribute__((visibility("hidden")));
 /* May the code at ip be preempted? Async-signal-safe. */
 bool fb_preempt_text_ok(uintptr_t ip);
 int fb_preempt_init(void);
+/* g is new: tell the backend of the texts that there are. */
+void fb_preempt_tell(struct fb_group *g);
 
 /* ---- visit.c: plain threads inside a call ---- */
 bool fb_visit(void);
@@ -810,7 +908,7 @@ void fb_coro_fork_child(void);
 void fb_costack_tell(void);
 
 /* ---- kern.c ---- */
-void fb_kern_fork_child(void);
+void fb_kern_fork_child(struct fb_group *g);
 
 /* ---- run.c ---- */
 /* A number in the environment; 1: set, 0: not, or -EINVAL, which was told. */

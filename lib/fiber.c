@@ -24,6 +24,7 @@
 
 #include "held.h"
 #include "pass.h"
+#include "pool.h"
 #include "scope.h"
 #include "trace.h"
 
@@ -82,7 +83,7 @@ static uint64_t id_of_ours(struct fb_processor *p)
 	const uint64_t step = fb_rt.proc->id_step;
 	uint64_t n, at = step - 1;
 
-	if (p) {
+	if (p && !p->pooled) {
 		n = p->ours++;
 		at = p->index;
 	} else {
@@ -116,9 +117,24 @@ static struct fiber *block_for(struct fb_processor *p,
 	return fb_stack_get(p, attr ? attr->stack_size : 0);
 }
 
+/* What a fiber of a scope does first, there; or no scope: NULL. */
+struct in_scope {
+	struct fb_scope *s;
+	int (*fn)(void *);
+};
+
+/* A new fiber, of g. */
+static void be_of(struct fiber *f, struct fb_group *g)
+{
+	if (g->index) {
+		f->flags |= FB_F_POOL;
+		f->pool = (uint8_t)g->index;
+	}
+}
+
 static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
-			  void *(*fn)(void *), void *arg, struct fb_scope *s,
-			  int (*scoped)(void *))
+			  void *(*fn)(void *), void *arg, struct in_scope in,
+			  struct fb_group *to)
 {
 	const uint64_t nobody = 0;
 	struct fiber *f;
@@ -128,13 +144,16 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 	if (!f)
 		return -ENOMEM;
 	prepare(f, !out, fn, arg);
-	f->in = s;
-	f->scoped = scoped;
+	f->in = in.s;
+	f->scoped = in.fn;
 	if (attr)
 		set_attr(f, attr);
+	if (to)
+		be_of(f, to);
 	if (fb_rt.checks)
 		f->flags |= FB_F_CHECKS;
-	n = __atomic_add_fetch(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&fb_rt.plain_spawned, 1, __ATOMIC_RELAXED);
+	n = __atomic_add_fetch(&fb_rt.plain_ids, 1, __ATOMIC_RELAXED);
 	f->id = n * fb_rt.proc->id_step;	/* processors: the numbers between */
 	FB_PROBE(spawn, f->id, nobody, f->fn);
 	f->err = 0;
@@ -146,14 +165,14 @@ static int spawn_visiting(fiber_t **out, const struct fiber_attr *attr,
 }
 
 static int spawn_plain(fiber_t **out, const struct fiber_attr *attr,
-		       void *(*fn)(void *), void *arg, struct fb_scope *s,
-		       int (*scoped)(void *))
+		       void *(*fn)(void *), void *arg, struct in_scope in,
+		       struct fb_group *to)
 {
 	int r;
 
 	if (!fb_visit())
 		return -EPERM;
-	r = spawn_visiting(out, attr, fn, arg, s, scoped);
+	r = spawn_visiting(out, attr, fn, arg, in, to);
 	fb_visit_end();
 	return r;
 }
@@ -170,17 +189,25 @@ static __attribute__((noinline)) void spawn_look(struct fb_processor *p,
 		fb_trace_spawn(p, f);
 }
 
+/* Its number; it counts. */
+static inline uint64_t next_id(struct fb_processor *p)
+{
+	uint64_t id = p->id_next;
+
+	FB_WRITE(p->id_next, id + p->id_step);
+	return fb_unlikely(p->pooled) ? fb_pool_id(p) : id;
+}
+
 /*
- * Its stack does not begin at its descriptor, or the caller is locked to its carrier:
- * it begins as any ready fiber.
+ * Its stack does not begin at its descriptor, the caller is locked to its carrier, or
+ * it is of another pool: it begins as any ready fiber.
  */
 static __attribute__((noinline)) void
 ready_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	    const struct fiber_attr *attr)
 {
 	p->idle_passes += !attr;	/* run_child counted a switch */
-	f->id = p->id_next;
-	FB_WRITE(p->id_next, f->id + p->id_step);
+	f->id = next_id(p);
 	FB_PROBE(spawn, f->id, c->cur->id, f->fn);
 	f->err = 0;
 	if (p->checking) {
@@ -222,8 +249,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 		ready_child(c, p, f, NULL);
 		return;
 	}
-	f->id = p->id_next;
-	FB_WRITE(p->id_next, f->id + p->id_step);
+	f->id = next_id(p);
 	if (slow)
 		spawn_look(p, f);
 	FB_PROBE(spawn, f->id, self->id, f->fn);
@@ -231,7 +257,7 @@ run_child(struct fb_carrier *c, struct fb_processor *p, struct fiber *f)
 	fb_sched_suspend(c, self);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
-	fb_sched_wake();
+	fb_sched_wake(p);
 	c = switch_to_child(c, p, &self, f);
 	fb_sched_resume(c, self);
 }
@@ -244,19 +270,35 @@ static bool child_waits(const struct fiber_attr *attr, bool out)
 	return fb_rt.seeded && fb_seed_below(2);
 }
 
-/* s: the scope it is in, where it does fn for its first step; or NULL */
+/*
+ * self, of a pool or not, spawns f into `to`, which counts it already; NULL: its own
+ * pool. True: it is to run elsewhere.
+ */
+static bool choose_pool(const struct fiber *self, struct fiber *f,
+			struct fb_group *to)
+{
+	struct fb_group *from = fb_group_of(self);
+
+	be_of(f, to ? to : from);
+	if (from->index && !to)
+		fb_pool_inherits(from);
+	return to && from->runs != to->runs;
+}
+
+/* to: the group that is to run it, which counts it already; NULL: the caller's */
 static __attribute__((noinline)) int
 spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
-	   void *arg, struct fb_scope *s, int (*scoped)(void *))
+	   void *arg, struct in_scope in, struct fb_group *to)
 {
 	struct fb_carrier *c = fb_current();
 	struct fb_processor *p;
 	struct fiber *f;
+	bool apart;
 
 	if (!fn)
 		return -EINVAL;
 	if (!c)
-		return spawn_plain(out, attr, fn, arg, s, scoped);
+		return spawn_plain(out, attr, fn, arg, in, to);
 	if (FB_READ(c->page->pending))
 		c = fb_caller_pending(c);
 	p = fb_enter(c);
@@ -266,20 +308,30 @@ spawn_slow(fiber_t **out, const struct fiber_attr *attr, void *(*fn)(void *),
 		return -ENOMEM;
 	}
 	prepare(f, !out, fn, arg);
-	f->in = s;
-	f->scoped = scoped;
+	f->in = in.s;
+	f->scoped = in.fn;
 	if (attr)
 		set_attr(f, attr);
-	if (child_waits(attr, out)) {
+	apart = choose_pool(c->cur, f, to);
+	if (child_waits(attr, out) || apart) {
 		if (out)
 			*out = f;
 		ready_child(c, p, f, attr);
-		return 0;
+	} else {
+		run_child(c, p, f);
+		if (out)
+			*out = f;
 	}
-	run_child(c, p, f);
-	if (out)
-		*out = f;
+	if (fb_unlikely(to != NULL))
+		fb_pool_counted_twice();
 	return 0;
+}
+
+/* For fiber_spawn, which needs no frame for so few arguments. */
+static __attribute__((noinline)) int spawn_any(fiber_t **out, void *(*fn)(void *),
+					       void *arg)
+{
+	return spawn_slow(out, NULL, fn, arg, (struct in_scope){ 0 }, NULL);
 }
 
 /* May the child not simply be gone on with? As in yield.c. */
@@ -287,9 +339,10 @@ static inline __attribute__((always_inline)) bool
 rare(const struct fb_carrier *c, const struct fb_processor *p)
 {
 	return fb_unlikely(!p->pool || p->pass + 1 >= p->look_at ||
-			   FB_READ(fb_rt.info->either) |
+			   FB_READ(p->info->either) |
 			   FB_READ(fb_rt.pollers) ||
-			   c->cur->flags & FB_F_STOPS || fb_runq_full(&p->q) ||
+			   c->cur->flags & (FB_F_STOPS | FB_F_POOL) ||
+			   fb_runq_full(&p->q) ||
 			   fb_thread_changed(c));
 }
 
@@ -335,7 +388,7 @@ FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
 	struct fb_cpage *page;
 
 	if (fb_unlikely(!c || !fn))
-		return spawn_slow(out, NULL, fn, arg, NULL, NULL);
+		return spawn_any(out, fn, arg);
 	page = c->page;
 	FB_WRITE(page->in_fiber, 0);
 	fb_barrier();		/* Pairs with the backend: see fb_cpage. */
@@ -345,7 +398,7 @@ FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
 			return spawn_fast(c, c->proc, out, fn, arg);
 	}
 	/* It enters anew. */
-	return spawn_slow(out, NULL, fn, arg, NULL, NULL);
+	return spawn_any(out, fn, arg);
 }
 
 static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
@@ -366,17 +419,34 @@ static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
 	return a->sched_class > FIBER_LATENCY || a->flags & ~FLAGS ? -EINVAL : 0;
 }
 
-static int spawn_attr(fiber_t **out, const struct fiber_attr *attr,
-		      void *(*fn)(void *), void *arg, struct fb_scope *s,
-		      int (*scoped)(void *))
+/* The group that is to run it, which then counts it. */
+static int spawn_into(fiber_t **out, const struct fiber_attr *attr,
+		      void *(*fn)(void *), void *arg, struct in_scope in,
+		      struct fb_group *to)
 {
-	int r = fb_pin_reserve(attr->flags, attr->cpu);
+	struct fb_carrier *c = fb_current();
+	struct fb_group *g = to ? to : c ? fb_group_of(c->cur) : &fb_rt.group;
+	int r = fb_pin_reserve(g, attr->flags, attr->cpu);
 
 	if (r)
 		return r;
-	r = spawn_slow(out, attr, fn, arg, s, scoped);
+	r = spawn_slow(out, attr, fn, arg, in, to);
 	if (r)
-		fb_pin_unreserve(attr->flags);
+		fb_pin_unreserve(g, attr->flags);
+	return r;
+}
+
+static int spawn_attr(fiber_t **out, const struct fiber_attr *attr,
+		      void *(*fn)(void *), void *arg, struct in_scope in)
+{
+	struct fb_group *to = NULL;
+	int r = attr->pool ? fb_pool_enter(attr->pool, &to) : 0;
+
+	if (r)
+		return r;
+	r = spawn_into(out, attr, fn, arg, in, to);
+	if (r && to)
+		fb_pool_leave(to);
 	return r;
 }
 
@@ -391,7 +461,7 @@ FB_EXPORT int fiber_spawn_attr(fiber_t **out, const struct fiber_attr *attr,
 	r = read_attr(&a, attr);
 	if (!r && a.stack && !out)
 		r = -EINVAL;
-	return r ? r : spawn_attr(out, &a, fn, arg, NULL, NULL);
+	return r ? r : spawn_attr(out, &a, fn, arg, (struct in_scope){ 0 });
 }
 
 int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
@@ -402,7 +472,8 @@ int fb_fiber_spawn_scoped(struct fb_scope *s, const struct fiber_attr *attr,
 
 	if (a.stack)	/* nobody would say when it is the program's again */
 		return -EINVAL;
-	return r ? r : spawn_attr(NULL, &a, fb_scope_main, arg, s, fn);
+	return r ? r : spawn_attr(NULL, &a, fb_scope_main, arg,
+				  (struct in_scope){ s, fn });
 }
 
 /* ---- what a fiber is called ---- */

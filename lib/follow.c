@@ -62,7 +62,7 @@ void fb_follow_slow(struct fb_processor *p)
 	uint32_t at = FB_READ(fb_rt.follow_at), follow = FB_READ(fb_rt.follow);
 	struct fiber *f;
 
-	if (!fb_current()->cur)
+	if (!fb_current()->cur || p->pooled)
 		return;
 	if (follow & FB_FOLLOW_SOON)
 		__atomic_fetch_and(&fb_rt.follow, ~(uint32_t)FB_FOLLOW_SOON,

@@ -60,9 +60,6 @@
 #include "fb.h"
 #include "user.h"
 
-struct fb_user_group fb_user_group;
-#define G (&fb_user_group)
-
 #define TURN_RETURNED	250000	/* ns */
 
 /* ---- system calls; errno is kept ---- */
@@ -77,7 +74,7 @@ uint64_t fb_group_now(void)
 
 /* ---- the group lock: 0 free, 1 held, 2 held and somebody sleeps ---- */
 
-void fb_group_lock(void)
+void fb_group_lock(struct fb_user_group *g)
 {
 	for (int i = 0; i < 100; i++) {
 		uint32_t free = 0;
@@ -86,145 +83,147 @@ void fb_group_lock(void)
 		 * Pairs with the release in fb_group_unlock, as the exchange
 		 * below.
 		 */
-		if (__atomic_compare_exchange_n(&G->lock, &free, 1, false,
+		if (__atomic_compare_exchange_n(&g->lock, &free, 1, false,
 						__ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			return;
 		fb_cpu_relax();
 	}
-	while (__atomic_exchange_n(&G->lock, 2, __ATOMIC_ACQUIRE))
-		fb_os_sleep(&G->lock, 2, 0);
+	while (__atomic_exchange_n(&g->lock, 2, __ATOMIC_ACQUIRE))
+		fb_os_sleep(&g->lock, 2, 0);
 }
 
-void fb_group_unlock(struct fb_group_todo *t)
+void fb_group_unlock(struct fb_user_group *g, struct fb_group_todo *t)
 {
 	/* Pairs with the acquires in fb_group_lock. */
-	if (__atomic_exchange_n(&G->lock, 0, __ATOMIC_RELEASE) == 2)
-		fb_os_wake(&G->lock, 1);
+	if (__atomic_exchange_n(&g->lock, 0, __ATOMIC_RELEASE) == 2)
+		fb_os_wake(&g->lock, 1);
 	if (!t)
 		return;
 	if (t->granted)
 		fb_os_wake(&t->granted->word, 1);
 	if (t->keeper)
-		fb_os_wake(&G->keep_word, 1);
+		fb_os_wake(&g->keep_word, 1);
 	if (t->monitor)
-		fb_os_wake(&G->monitor_word, 1);
+		fb_os_wake(&g->monitor_word, 1);
 }
 
 /* ---- lists and counts; the lock is held ---- */
 
 /* xchg: a full barrier. Pairs with the publisher's, see the head comment. */
-void fb_group_set_avail(void)
+void fb_group_set_avail(struct fb_user_group *g)
 {
-	uint32_t v = G->info->idle | (G->asleep ? FB_AVAIL_MONITOR : 0);
+	uint32_t v = g->info->idle | (g->asleep ? FB_AVAIL_MONITOR : 0);
 
-	__atomic_exchange_n(&G->info->avail, v, __ATOMIC_SEQ_CST);
+	__atomic_exchange_n(&g->info->avail, v, __ATOMIC_SEQ_CST);
 }
 
 /* The monitor must look: if it sleeps, it is woken. */
-void fb_group_kick(struct fb_group_todo *t)
+void fb_group_kick(struct fb_user_group *g, struct fb_group_todo *t)
 {
-	if (!G->asleep)
+	if (!g->asleep)
 		return;
-	G->asleep = false;
-	fb_group_set_avail();
+	g->asleep = false;
+	fb_group_set_avail(g);
 	/* Pairs with the acquire in fb_group_sleep. */
-	fb_store_rel(&G->monitor_word, 0);
+	fb_store_rel(&g->monitor_word, 0);
 	t->monitor = true;
 }
 
-uint32_t fb_group_missing(void)
+uint32_t fb_group_missing(struct fb_user_group *g)
 {
-	uint32_t have = G->info->spares, need = G->min_spares;
+	uint32_t have = g->info->spares, need = g->min_spares;
 
-	if (G->wanted && !need)
+	if (g->wanted && !need)
 		need = 1;
 	return have < need ? need - have : 0;
 }
 
-void fb_group_call_keeper(struct fb_group_todo *t)
+void fb_group_call_keeper(struct fb_user_group *g, struct fb_group_todo *t)
 {
-	if (!fb_group_missing())
+	if (!fb_group_missing(g))
 		return;
 	/* Pairs with the acquire in fb_group_sleep. */
-	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&g->keep_word, 1, __ATOMIC_RELEASE);
 	t->keeper = true;
 }
 
 /* Somebody waits: the monitor must look. */
-void fb_group_push_ready(struct fb_user_carrier *uc, bool returned,
-			 struct fb_group_todo *t)
+void fb_group_push_ready(struct fb_user_group *g, struct fb_user_carrier *uc,
+			 bool returned, struct fb_group_todo *t)
 {
 	fb_store(&uc->state, FB_USER_READY);
 	fb_store(&uc->word, FB_WORD_SLEEP);
 	uc->returned = returned;
 	uc->next = NULL;
-	if (G->ready)
-		G->ready_tail->next = uc;
+	if (g->ready)
+		g->ready_tail->next = uc;
 	else
-		G->ready = uc;
-	G->ready_tail = uc;
-	fb_store(&G->returned, G->returned + returned);
-	fb_store(&G->info->waiting, G->info->waiting + 1);
-	fb_store(&G->info->turned, G->info->waiting - G->returned);
-	fb_group_kick(t);
+		g->ready = uc;
+	g->ready_tail = uc;
+	fb_store(&g->returned, g->returned + returned);
+	fb_store(&g->info->waiting, g->info->waiting + 1);
+	fb_store(&g->info->turned, g->info->waiting - g->returned);
+	fb_group_kick(g, t);
 }
 
-struct fb_user_carrier *fb_group_pop_ready(void)
+struct fb_user_carrier *fb_group_pop_ready(struct fb_user_group *g)
 {
-	struct fb_user_carrier *uc = G->ready;
+	struct fb_user_carrier *uc = g->ready;
 
 	if (!uc)
 		return NULL;
-	G->ready = uc->next;
-	fb_store(&G->returned, G->returned - uc->returned);
-	fb_store(&G->info->waiting, G->info->waiting - 1);
-	fb_store(&G->info->turned, G->info->waiting - G->returned);
+	g->ready = uc->next;
+	fb_store(&g->returned, g->returned - uc->returned);
+	fb_store(&g->info->waiting, g->info->waiting - 1);
+	fb_store(&g->info->turned, g->info->waiting - g->returned);
 	return uc;
 }
 
-void fb_group_push_spare(struct fb_user_carrier *uc)
+void fb_group_push_spare(struct fb_user_group *g, struct fb_user_carrier *uc)
 {
 	fb_store(&uc->state, FB_USER_SPARE);
 	fb_store(&uc->word, FB_WORD_SLEEP);
 	uc->prev = NULL;
-	uc->next = G->spares;
-	if (G->spares)
-		G->spares->prev = uc;
-	G->spares = uc;
-	fb_store(&G->info->spares, G->info->spares + 1);
+	uc->next = g->spares;
+	if (g->spares)
+		g->spares->prev = uc;
+	g->spares = uc;
+	fb_store(&g->info->spares, g->info->spares + 1);
 }
 
-void fb_group_unlink_spare(struct fb_user_carrier *uc)
+void fb_group_unlink_spare(struct fb_user_group *g, struct fb_user_carrier *uc)
 {
 	if (uc->prev)
 		uc->prev->next = uc->next;
 	else
-		G->spares = uc->next;
+		g->spares = uc->next;
 	if (uc->next)
 		uc->next->prev = uc->prev;
-	fb_store(&G->info->spares, G->info->spares - 1);
+	fb_store(&g->info->spares, g->info->spares - 1);
 }
 
-struct fb_user_carrier *fb_group_pop_spare(struct fb_group_todo *t)
+struct fb_user_carrier *fb_group_pop_spare(struct fb_user_group *g,
+					   struct fb_group_todo *t)
 {
-	struct fb_user_carrier *uc = G->spares;
+	struct fb_user_carrier *uc = g->spares;
 
 	if (uc)
-		fb_group_unlink_spare(uc);
-	fb_group_call_keeper(t);
+		fb_group_unlink_spare(g, uc);
+	fb_group_call_keeper(g, t);
 	return uc;
 }
 
 /* ---- processors; the lock is held ---- */
 
-static uint32_t index_of(struct fb_user_proc *p)
+static uint32_t index_of(struct fb_user_group *g, struct fb_user_proc *p)
 {
-	return p - G->proc;
+	return p - g->proc;
 }
 
-struct fb_user_proc *fb_group_proc_of(struct fb_user_carrier *uc)
+struct fb_user_proc *fb_group_proc_of(struct fb_user_group *g,
+				      struct fb_user_carrier *uc)
 {
-	return uc->state == FB_USER_OWNER ? &G->proc[fb_load(&uc->page.processor)]
+	return uc->state == FB_USER_OWNER ? &g->proc[fb_load(&uc->page.processor)]
 					  : NULL;
 }
 
@@ -237,8 +236,8 @@ static void set_owner(struct fb_user_proc *p, struct fb_user_carrier *uc)
 }
 
 /* p has no owner and is not counted as idle. */
-void fb_group_grant(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		    int event)
+void fb_group_grant(struct fb_user_group *g, struct fb_user_proc *p,
+		    struct fb_user_carrier *uc, int event)
 {
 	if (fb_load(&uc->state) == FB_USER_SPARE)
 		p->queue_turn = true;
@@ -254,7 +253,7 @@ void fb_group_grant(struct fb_user_proc *p, struct fb_user_carrier *uc,
 	 * Event and queues are complete. Pairs with the acquire in
 	 * fb_group_sleep.
 	 */
-	fb_store_rel(&uc->page.processor, index_of(p));
+	fb_store_rel(&uc->page.processor, index_of(g, p));
 	fb_store_rel(&uc->word, FB_WORD_GRANTED);
 }
 
@@ -268,19 +267,19 @@ void fb_group_release(struct fb_user_proc *p, struct fb_user_carrier *uc)
 }
 
 /* One without an owner is idle now. xchg: see set_avail. */
-void fb_group_enter_idle(void)
+void fb_group_enter_idle(struct fb_user_group *g)
 {
-	fb_store(&G->info->idle, G->info->idle + 1);
-	fb_group_set_avail();
+	fb_store(&g->info->idle, g->info->idle + 1);
+	fb_group_set_avail(g);
 }
 
 /* An idle processor, one with something to do first; info->idle is not 0. */
-struct fb_user_proc *fb_group_pick_idle(void)
+struct fb_user_proc *fb_group_pick_idle(struct fb_user_group *g)
 {
 	struct fb_user_proc *best = NULL;
 
-	for (uint32_t i = 0; i < G->nproc; i++) {
-		struct fb_user_proc *p = &G->proc[i];
+	for (uint32_t i = 0; i < g->nproc; i++) {
+		struct fb_user_proc *p = &g->proc[i];
 
 		if (p->owner)
 			continue;
@@ -293,27 +292,27 @@ struct fb_user_proc *fb_group_pick_idle(void)
 }
 
 /* One that was idle is about to be granted. */
-void fb_group_leave_idle(void)
+void fb_group_leave_idle(struct fb_user_group *g)
 {
-	fb_store(&G->info->idle, G->info->idle - 1);
-	G->wanted = false;
-	fb_group_set_avail();
+	fb_store(&g->info->idle, g->info->idle - 1);
+	g->wanted = false;
+	fb_group_set_avail(g);
 }
 
 /* Work for anybody? Pairs with its publishers: see the head comment. */
-bool fb_group_any_ready(void)
+bool fb_group_any_ready(struct fb_user_group *g)
 {
-	for (uint32_t i = 0; i < G->nproc; i++)
-		if (fb_load_sc(&G->proc[i].page.takeover) & FB_TAKEOVER_READY)
+	for (uint32_t i = 0; i < g->nproc; i++)
+		if (fb_load_sc(&g->proc[i].page.takeover) & FB_TAKEOVER_READY)
 			return true;
-	return fb_load_sc(&G->hint->work);
+	return fb_load_sc(&g->hint->work);
 }
 
-bool fb_group_any_takeover(void)
+bool fb_group_any_takeover(struct fb_user_group *g)
 {
-	for (uint32_t i = 0; i < G->nproc; i++)
-		if (fb_load(&G->proc[i].owner) &&
-		    fb_load(&G->proc[i].page.takeover))
+	for (uint32_t i = 0; i < g->nproc; i++)
+		if (fb_load(&g->proc[i].owner) &&
+		    fb_load(&g->proc[i].page.takeover))
 			return true;
 	return false;
 }
@@ -326,119 +325,120 @@ bool fb_group_any_takeover(void)
  * queue keeps it until its turn is over; for those that came back from a block
  * it waits less.
  */
-static bool queue_turn(struct fb_user_proc *p)
+static bool queue_turn(struct fb_user_group *g, struct fb_user_proc *p)
 {
-	uint64_t turn = G->returned ? TURN_RETURNED : G->quantum;
+	uint64_t turn = g->returned ? TURN_RETURNED : g->quantum;
 
 	return (fb_load(&p->page.takeover) & FB_TAKEOVER_READY) &&
 	       fb_group_now() - p->turn < turn;
 }
 
 /* p has no owner: pass it on, or let it idle and ask for a spare. */
-void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
-		      struct fb_group_todo *t)
+void fb_group_hand_on(struct fb_user_group *g, struct fb_user_proc *p,
+		      int event, bool work, struct fb_group_todo *t)
 {
-	bool queue = work && queue_turn(p);
-	struct fb_user_carrier *to = queue ? fb_group_pop_spare(t) : NULL;
+	bool queue = work && queue_turn(g, p);
+	struct fb_user_carrier *to = queue ? fb_group_pop_spare(g, t) : NULL;
 	uint64_t turn = p->turn;
 
 	if (to) {
-		fb_group_grant(p, to, event);
+		fb_group_grant(g, p, to, event);
 		p->turn = turn;
 		t->granted = to;
 		return;
 	}
-	to = fb_group_pop_ready();
+	to = fb_group_pop_ready(g);
 	if (!to && work)
-		to = fb_group_pop_spare(t);
+		to = fb_group_pop_spare(g, t);
 	if (to) {
-		fb_group_grant(p, to, event);
+		fb_group_grant(g, p, to, event);
 		fb_store(&p->cut, queue);	/* until there are spares */
 		t->granted = to;
 		return;
 	}
-	fb_group_enter_idle();
+	fb_group_enter_idle(g);
 	if (work) {
-		G->wanted = true;
-		fb_group_call_keeper(t);
+		g->wanted = true;
+		fb_group_call_keeper(g, t);
 	}
 }
 
 /* ---- for the monitor ---- */
 
-void fb_group_stir_keeper(void)
+void fb_group_stir_keeper(struct fb_user_group *g)
 {
 	/* Pairs with the acquire in fb_os_sleep. */
-	__atomic_fetch_add(&G->keep_word, 1, __ATOMIC_RELEASE);
-	fb_os_wake(&G->keep_word, 1);
+	__atomic_fetch_add(&g->keep_word, 1, __ATOMIC_RELEASE);
+	fb_os_wake(&g->keep_word, 1);
 }
 
 /*
  * Take p from uc, which blocks, for those that wait and, if it is said so, for work.
  * False: it does not block, any more.
  */
-bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		    uint32_t seq, bool work)
+bool fb_group_retake(struct fb_user_group *g, struct fb_user_proc *p,
+		     struct fb_user_carrier *uc, uint32_t seq, bool work)
 {
 	struct fb_cpage *page = &uc->page;
 	struct fb_group_todo t = { 0 };
 	bool ours = false;
 
-	fb_group_lock();
-	if (G->info->dead || p->owner != uc || fb_load(&p->page.seq) != seq)
+	fb_group_lock(g);
+	if (g->info->dead || p->owner != uc || fb_load(&p->page.seq) != seq)
 		goto out;
 	/* Pairs with fb_enter: steps a and 2 of RETAKE. */
-	__atomic_exchange_n(&page->processor, FB_NO_PROCESSOR, __ATOMIC_SEQ_CST);
-	if (G->membarrier)
+	__atomic_exchange_n(&page->processor, FB_NO_PROCESSOR,
+			    __ATOMIC_SEQ_CST);
+	if (g->membarrier)
 		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 	/* Pairs with each runtime entry of the carrier: see RETAKE above. */
 	ours = fb_load_acq(&page->in_fiber) == 1 &&
 	       !fb_load_acq(&page->no_preempt) &&
-	       (G->membarrier || fb_load_sc(&page->blocking));
+	       (g->membarrier || fb_load_sc(&page->blocking));
 	if (!ours) {
-		fb_store_rel(&page->processor, index_of(p));
+		fb_store_rel(&page->processor, index_of(g, p));
 		goto out;
 	}
 	page->blocks++;
 	page->handoffs++;
 	fb_group_release(p, uc);
-	fb_group_hand_on(p, FB_EVENT_BLOCK, work, &t);
+	fb_group_hand_on(g, p, FB_EVENT_BLOCK, work, &t);
 out:
-	fb_group_unlock(&t);
+	fb_group_unlock(g, &t);
 	return ours;
 }
 
 /* Work is there, a processor idles, and no publisher saw it: give it a spare. */
-void fb_group_heal(void)
+void fb_group_heal(struct fb_user_group *g)
 {
 	struct fb_user_carrier *uc;
 	struct fb_group_todo t = { 0 };
 
-	fb_group_lock();
-	if (!G->info->dead && G->info->idle && fb_group_any_ready() &&
-	    (uc = fb_group_pop_spare(&t))) {
-		struct fb_user_proc *p = fb_group_pick_idle();
+	fb_group_lock(g);
+	if (!g->info->dead && g->info->idle && fb_group_any_ready(g) &&
+	    (uc = fb_group_pop_spare(g, &t))) {
+		struct fb_user_proc *p = fb_group_pick_idle(g);
 
-		fb_group_leave_idle();
-		fb_group_grant(p, uc, FB_EVENT_IDLE);
+		fb_group_leave_idle(g);
+		fb_group_grant(g, p, uc, FB_EVENT_IDLE);
 		t.granted = uc;
 	}
-	fb_group_unlock(&t);
+	fb_group_unlock(g, &t);
 }
 
 /*
  * The barrier that publishers into their own ring leave out: after it either
  * the caller sees their takeover word or they see FB_AVAIL_MONITOR.
  */
-void fb_group_set_asleep(bool asleep)
+void fb_group_set_asleep(struct fb_user_group *g, bool asleep)
 {
-	fb_group_lock();
-	G->asleep = asleep;
-	fb_group_set_avail();
+	fb_group_lock(g);
+	g->asleep = asleep;
+	fb_group_set_avail(g);
 	/* Pairs with the acquire in fb_group_sleep. */
-	fb_store_rel(&G->monitor_word, asleep);
-	fb_group_unlock(NULL);
-	if (asleep && G->membarrier)
+	fb_store_rel(&g->monitor_word, asleep);
+	fb_group_unlock(g, NULL);
+	if (asleep && g->membarrier)
 		fb_os_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 

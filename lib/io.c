@@ -46,7 +46,8 @@
  *
  * Who polls, and when.
  *
- *   idle processors	sleep in epoll_wait, as long as somebody waits for I/O. To the
+ *   idle processors	sleep in epoll_wait, as long as a fiber of their group waits
+ *			for I/O (of the default pool: or a plain thread). To the
  *			backend such a carrier is a fiber in a blocking call
  *			(in_fiber is 1): its processor is free for a carrier
  *			that comes back from a block. Events wake one of them.
@@ -112,19 +113,28 @@ int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 	return r;
 }
 
-void fb_io_waits(int n)
+static struct fb_group *group_of(const struct fb_processor *p)
 {
-	__atomic_fetch_add(&fb_poller.waiting, (uint32_t)n, __ATOMIC_RELAXED);
+	return p ? p->group : &fb_rt.group;
+}
+
+void fb_io_waits(struct fb_processor *p, int n)
+{
+	struct fb_group *g = group_of(p);
+
+	__atomic_fetch_add(&g->waiting, (uint32_t)n, __ATOMIC_RELAXED);
 }
 
 /* p: NULL on a plain thread. */
 void fb_io_somebody_looks(struct fb_processor *p)
 {
-	if (FB_READ(fb_rt.pollers))
+	struct fb_group *g = group_of(p);
+
+	if (FB_READ(g->pollers))
 		return;
 	if (p && !p->watch)
 		fb_sched_watch(p);
-	fb_sched_wake();
+	fb_sched_wake_group(g);
 }
 
 void fb_io_leave(struct fb_fd *e, struct fb_node *n)
@@ -141,7 +151,7 @@ static void arm_all(struct fb_processor *p, void *object)
 	struct set *t = object;
 	struct fb_waiter *w = t->k.w;
 
-	fb_io_waits(t->n);
+	fb_io_waits(p, t->n);
 	for (int i = 0; i < t->n && !t->error; i++)
 		t->error = fb_io_arm(t->slot[i].e, t->slot[i].fd,
 				     &t->slot[i].node, &t->k);
@@ -151,7 +161,7 @@ static void arm_all(struct fb_processor *p, void *object)
 }
 
 /* What is queued still goes out. -EBADF if one is being closed. */
-static int leave_all(struct set *t)
+static int leave_all(struct fb_processor *p, struct set *t)
 {
 	int r = 0;
 
@@ -162,7 +172,7 @@ static int leave_all(struct set *t)
 		if (s->node.result)
 			r = s->node.result;
 	}
-	fb_io_waits(-t->n);
+	fb_io_waits(p, -t->n);
 	return r;
 }
 
@@ -182,7 +192,7 @@ int fb_io_wait_slots(struct fb_io_slot *s, int n, uint64_t deadline)
 	t.k.unlock = arm_all;
 	t.k.object = &t;
 	state = fb_wait(&me, &t.k, FB_WHY_IO);
-	r = leave_all(&t);
+	r = leave_all(me.p, &t);
 	if (!r)
 		r = t.error ? t.error : fb_wait_error(state);
 	fb_caller_leave(&me);

@@ -129,8 +129,11 @@ struct fb_io_slot {
  */
 int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 	      const struct fb_wait *k);
-/* n slots more wait: count them, before they are armed; then somebody must look. */
-void fb_io_waits(int n);
+/*
+ * n slots more wait: count them, before they are armed; then somebody must look.
+ * Owner of p, of the group of who waits; NULL: a plain thread.
+ */
+void fb_io_waits(struct fb_processor *p, int n);
 void fb_io_somebody_looks(struct fb_processor *p);
 /* No more: n goes out if it is still queued. */
 void fb_io_leave(struct fb_fd *e, struct fb_node *n);
@@ -171,7 +174,6 @@ struct fb_poller {
 	int fd, kick;			/* epoll; eventfd. Once `on` is 2 */
 	uint32_t on;			/* atomic */
 	uint32_t wanted;		/* constant: FIBER_IO is not plain */
-	_Alignas(FB_LINE) uint32_t waiting; /* atomic: slots that wait */
 };
 extern struct fb_poller fb_poller __attribute__((visibility("hidden")));
 

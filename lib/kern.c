@@ -77,25 +77,25 @@ _Static_assert((int)FB_TAKEOVER_READY == FIBER_TAKEOVER_READY &&
 extern const char fb_upcall_return[] __attribute__((visibility("hidden")));
 extern const char fb_upcall_return_end[] __attribute__((visibility("hidden")));
 extern const char fb_upcall_preempt[] __attribute__((visibility("hidden")));
-int fb_upcall_fd = -1;
 uint32_t fb_upcall_acquire = FIBER_IOC_ACQUIRE;
 /* How upcall.S saves the extended state: xsave, xsavec, or fxsave. */
 enum { XSAVE, XSAVEC, FXSAVE };
 uint8_t fb_upcall_xsave;
 _Noreturn void fb_upcall_abort(long err);
 
-static struct {
+/* fb_group.backend: its mapped pages. */
+struct map {
 	size_t page;
 	uint32_t carriers;
 	char *info, *hint, *processors, *carrier_pages;
 	uint32_t nproc;
 	struct fb_ppage *ppage[];
-} *map;
+};
 
-static long call(unsigned long cmd, void *arg)
+static long call(const struct fb_group *g, unsigned long cmd, void *arg)
 {
 	int err = errno;
-	long r = ioctl(fb_upcall_fd, cmd, arg);
+	long r = ioctl(g->fd, cmd, arg);
 
 	if (r < 0)
 		r = -errno;
@@ -113,20 +113,24 @@ static bool not_ours(long r)
 	return r == -EBADF || r == -ENOTTY || r == -ENXIO || r == -EPERM;
 }
 
-_Noreturn void fb_upcall_abort(long err)
+static _Noreturn void lost(const struct fb_group *g, long err)
 {
 	fb_die(DEVICE " (descriptor %d) was closed or replaced while fibers ran: error %ld",
-	       fb_upcall_fd, -err);
+	       g->fd, -err);
+}
+
+_Noreturn void fb_upcall_abort(long err)
+{
+	lost(fb_self->group, err);
 }
 
 /* What no carrier survives. */
-static long call_or_die(unsigned long cmd, void *arg)
+static long call_or_die(const struct fb_group *g, unsigned long cmd, void *arg)
 {
-	long r = call(cmd, arg);
+	long r = call(g, cmd, arg);
 
-	if (not_ours(r) ||
-	    (r == -ESHUTDOWN && FB_READ(fb_rt.state) < FB_STOPPING))
-		fb_upcall_abort(r);
+	if (not_ours(r) || (r == -ESHUTDOWN && !fb_group_ends(g)))
+		lost(g, r);
 	return r;
 }
 
@@ -166,26 +170,28 @@ static bool shadow_stack(void)
 	return on;
 }
 
-static int open_device(void)
+static int open_device(struct fb_group *g)
 {
 	int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 
 	if (fd < 0)
 		return -errno;
-	fb_upcall_fd = fb_os_high(fd);
+	g->fd = fb_os_high(fd);
 	return 0;
 }
 
-static char *map_pages(uint64_t off, size_t n, int prot)
+static char *map_pages(const struct fb_group *g, uint64_t off, size_t n, int prot)
 {
-	char *m = mmap(NULL, n * map->page, prot, MAP_SHARED, fb_upcall_fd,
-		       (off_t)off);
+	const struct map *map = g->backend;
+	char *m = mmap(NULL, n * map->page, prot, MAP_SHARED, g->fd, (off_t)off);
 
 	return m == MAP_FAILED ? NULL : m;
 }
 
-static void kern_close(void)
+static void kern_close(struct fb_group *g)
 {
+	struct map *map = g->backend;
+
 	if (map) {
 		if (map->info)
 			munmap(map->info, map->page);
@@ -196,31 +202,32 @@ static void kern_close(void)
 		if (map->carrier_pages)
 			munmap(map->carrier_pages, map->carriers * map->page);
 		munmap(map, sizeof(*map) + map->nproc * sizeof(map->ppage[0]));
-		map = NULL;
+		g->backend = NULL;
 	}
-	if (fb_upcall_fd >= 0)
-		close(fb_upcall_fd);
-	fb_upcall_fd = -1;
+	if (g->fd >= 0)
+		close(g->fd);
+	g->fd = -1;
 }
 
-static int map_group(struct fb_setup *s, const struct fiber_setup_args *a,
-		     size_t page)
+static int map_group(struct fb_group *g, struct fb_setup *s,
+		     const struct fiber_setup_args *a, size_t page)
 {
+	struct map *map;
 	size_t size = sizeof(*map) + s->processors * sizeof(map->ppage[0]);
 	void *m = mmap(NULL, size, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (m == MAP_FAILED)
 		return -ENOMEM;
-	map = m;
+	g->backend = map = m;
 	map->page = page;
 	map->nproc = s->processors;
 	map->carriers = a->max_carriers;
-	map->info = map_pages(a->off_info, 1, PROT_READ);
-	map->hint = map_pages(a->off_hint, 1, PROT_READ | PROT_WRITE);
-	map->processors = map_pages(a->off_processors, map->nproc,
+	map->info = map_pages(g, a->off_info, 1, PROT_READ);
+	map->hint = map_pages(g, a->off_hint, 1, PROT_READ | PROT_WRITE);
+	map->processors = map_pages(g, a->off_processors, map->nproc,
 				    PROT_READ | PROT_WRITE);
-	map->carrier_pages = map_pages(a->off_carriers, map->carriers,
+	map->carrier_pages = map_pages(g, a->off_carriers, map->carriers,
 				       PROT_READ | PROT_WRITE);
 	if (!map->info || !map->hint || !map->processors || !map->carrier_pages)
 		return -ENOMEM;
@@ -232,11 +239,11 @@ static int map_group(struct fb_setup *s, const struct fiber_setup_args *a,
 	return 0;
 }
 
-static int setup_group(struct fb_setup *s)
+static int setup_group(struct fb_group *g, struct fb_setup *s)
 {
 	struct fiber_query_args q = { 0 };
 	struct fiber_setup_args a = { 0 };
-	int r = (int)call(FIBER_IOC_QUERY, &q);
+	int r = (int)call(g, FIBER_IOC_QUERY, &q);
 
 	if (r)
 		return r;
@@ -257,7 +264,7 @@ static int setup_group(struct fb_setup *s)
 	a.return_end = (uintptr_t)fb_upcall_return_end;
 	if (q.features & FIBER_FEAT_PREEMPT)
 		a.preempt_ip = (uintptr_t)fb_upcall_preempt;
-	r = (int)call(FIBER_IOC_SETUP, &a);
+	r = (int)call(g, FIBER_IOC_SETUP, &a);
 	if (r)
 		return r;
 	s->features = FIBER_FEATURE_KERNEL | FIBER_FEATURE_HANDOFF |
@@ -267,20 +274,22 @@ static int setup_group(struct fb_setup *s)
 		s->features |= FIBER_FEATURE_PREEMPT;
 	if (!a.max_carriers)
 		a.max_carriers = s->max_carriers;
-	return map_group(s, &a, q.page_size);
+	return map_group(g, s, &a, q.page_size);
 }
 
-static int kern_setup(struct fb_setup *s)
+static int kern_setup(struct fb_group *g, struct fb_setup *s)
 {
 	int r;
 
 	if (shadow_stack())
 		return -EOPNOTSUPP;
-	r = open_device();
+	g->backend = NULL;
+	g->fd = -1;
+	r = open_device(g);
 	if (!r)
-		r = setup_group(s);
+		r = setup_group(g, s);
 	if (r)
-		kern_close();
+		kern_close(g);
 	return r;
 }
 
@@ -289,11 +298,13 @@ static int kern_setup(struct fb_setup *s)
 static int kern_attach(struct fb_carrier *c)
 {
 	struct fiber_attach_args a = { 0 };
-	long r = call(FIBER_IOC_ATTACH, &a);
+	const struct map *map = c->group->backend;
+	long r = call(c->group, FIBER_IOC_ATTACH, &a);
 
 	if (r)
 		return (int)r;
 	c->index = a.carrier;
+	c->fd = c->group->fd;
 	/* Pairs with fiber_get_stats. */
 	FB_RELEASE(c->page, (struct fb_cpage *)(map->carrier_pages +
 						a.carrier * map->page));
@@ -302,8 +313,7 @@ static int kern_attach(struct fb_carrier *c)
 
 static void kern_detach(struct fb_carrier *c)
 {
-	(void)c;
-	call(FIBER_IOC_DETACH, NULL);
+	call(c->group, FIBER_IOC_DETACH, NULL);
 }
 
 static int kern_wait(struct fb_carrier *c, unsigned int flags,
@@ -313,46 +323,46 @@ static int kern_wait(struct fb_carrier *c, unsigned int flags,
 		.flags = flags,
 		.deadline_ns = deadline,
 	};
-	long r = call_or_die(FIBER_IOC_WAIT, &a);
+	long r = call_or_die(c->group, FIBER_IOC_WAIT, &a);
 
 	return r < 0 ? (int)r : (int)a.event;
 }
 
-static int kern_wake(void)
+static int kern_wake(struct fb_group *g)
 {
-	return call_or_die(FIBER_IOC_WAKE, NULL) == 1;
+	return call_or_die(g, FIBER_IOC_WAKE, NULL) == 1;
 }
 
-static int kern_keep(void)
+static int kern_keep(struct fb_group *g)
 {
-	return (int)call_or_die(FIBER_IOC_KEEP, NULL);
+	return (int)call_or_die(g, FIBER_IOC_KEEP, NULL);
 }
 
-static int kern_stacks(void *base, size_t stride, size_t count, size_t guard)
+static int kern_stacks(struct fb_group *g, const struct fb_arena *arena)
 {
 	struct fiber_stacks_args a = {
-		.base = (uintptr_t)base,
-		.stride = stride,
-		.count = count,
-		.guard = guard,
+		.base = (uintptr_t)arena->base,
+		.stride = arena->stride,
+		.count = arena->count,
+		.guard = arena->guard,
 	};
 
-	return (int)call(FIBER_IOC_STACKS, &a);
+	return (int)call(g, FIBER_IOC_STACKS, &a);
 }
 
-static int kern_text(uintptr_t start, uintptr_t end)
+static int kern_text(struct fb_group *g, uintptr_t start, uintptr_t end)
 {
 	struct fiber_text_args a = { .start = start, .end = end };
 
-	return (int)call(FIBER_IOC_TEXT, &a);
+	return (int)call(g, FIBER_IOC_TEXT, &a);
 }
 
 /* The pages are not in the child, and the group is not the child's. */
-void fb_kern_fork_child(void)
+void fb_kern_fork_child(struct fb_group *g)
 {
-	if (fb_upcall_fd >= 0)
-		close(fb_upcall_fd);
-	fb_upcall_fd = -1;
+	if (g->fd >= 0)
+		close(g->fd);
+	g->fd = -1;
 }
 
 const struct fb_backend fb_kern = {

@@ -153,8 +153,8 @@ FB_EXPORT int fiber_yield_to(fiber_t *f)
 		return -EINVAL;
 	p = fb_enter(c);
 	/* As for run-next: the others have their turn all the same. */
-	if (++p->pass < (p->locked ? 0 : p->recording ? p->look_next : p->look_at) &&
-	    !FB_READ(c->page->pending) && !FB_READ(fb_rt.info->waiting) &&
+	if (++p->pass < (p->locked ? 0 : p->marks & FB_RECORDING ? p->look_next : p->look_at) &&
+	    !FB_READ(c->page->pending) && !FB_READ(p->info->waiting) &&
 	    take(p, f)) {
 		if (fb_unlikely(p->tracing))
 			fb_trace_switch(p, f);

@@ -51,16 +51,10 @@
 #include "fb.h"
 #include "user.h"
 
-#define G (&fb_user_group)
-
 enum { QUIET = 10, AWAY_PER_TICK = 32 };
 #define MS	1000000ULL
 #define TICK_BUSY	(1 * MS)
 #define TICK_IDLE	(20 * MS)
-
-static pthread_t thread;
-static uint32_t away_next;	/* where the round of the away ones goes on */
-static uint64_t away_at, heal_at;
 
 /* What a tick found. */
 struct found {
@@ -131,30 +125,32 @@ static bool changed(struct fb_user_proc *p, struct fb_user_carrier *uc,
  * in the kernel, which runs too: so whoever used little CPU is let alone. (A
  * thread can still block between the look and the signal: one EINTR.)
  */
-static bool may_signal(struct fb_user_carrier *uc, bool busy, uint64_t now)
+static bool may_signal(struct fb_user_group *g, struct fb_user_carrier *uc,
+		       bool busy, uint64_t now)
 {
 	char state;
 
 	if (!busy || fb_load(&uc->page.in_fiber) != 1)
 		return false;
-	if (fb_load(&uc->kicked) && now - uc->sent < G->quantum)
+	if (fb_load(&uc->kicked) && now - uc->sent < g->quantum)
 		return false;	/* the last one is on its way */
 	state = fb_os_thread_state((int)fb_load(&uc->tid));
 	return state == 'R' || !state;
 }
 
-static void preempt(struct fb_user_carrier *uc, struct found *f)
+static void preempt(struct fb_user_group *g, struct fb_user_carrier *uc,
+		    struct found *f)
 {
 	uc->sent = f->now;
-	fb_sigurg_send(uc);
+	fb_sigurg_send(g, uc);
 	f->acted = true;
 }
 
 /* uc has run since p->seen_since: is its quantum over? */
-static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
-			  struct found *f)
+static void check_quantum(struct fb_user_group *g, struct fb_user_proc *p,
+			  struct fb_user_carrier *uc, struct found *f)
 {
-	uint64_t quantum = G->quantum, preempts = fb_load(&uc->page.preempts);
+	uint64_t quantum = g->quantum, preempts = fb_load(&uc->page.preempts);
 	uint64_t again, due;
 	bool busy;
 
@@ -162,7 +158,7 @@ static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
 		uc->preempts = preempts;
 		p->seen_since = f->now;
 	}
-	if ((fb_load(&G->returned) || fb_load(&p->cut)) && quantum > MS)
+	if ((fb_load(&g->returned) || fb_load(&p->cut)) && quantum > MS)
 		quantum = MS;
 	again = quantum / 8 > MS ? quantum / 8 : MS;
 	due = p->seen_since + quantum;
@@ -172,8 +168,8 @@ static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
 		busy = uc->cpu - p->seen_cpu >= (quantum < MS ? quantum : MS) / 2;
 		if (fb_load(&uc->page.no_preempt))
 			fb_store(&uc->page.pending, 1);
-		else if (may_signal(uc, busy, f->now))
-			preempt(uc, f);
+		else if (may_signal(g, uc, busy, f->now))
+			preempt(g, uc, f);
 		due = f->now + MS;
 	}
 	if (due < f->due)
@@ -185,16 +181,17 @@ static void check_quantum(struct fb_user_proc *p, struct fb_user_carrier *uc,
  * from a block may have the processor; nobody else: each time another would sleep
  * there in place of the first, which stays.
  */
-static void look_at_idle(struct fb_user_proc *p, struct fb_user_carrier *uc,
-			 struct found *f)
+static void look_at_idle(struct fb_user_group *g, struct fb_user_proc *p,
+			 struct fb_user_carrier *uc, struct found *f)
 {
-	if (!fb_load(&G->info->waiting))
+	if (!fb_load(&g->info->waiting))
 		return;
 	f->need = true;
-	f->acted |= fb_group_retake(p, uc, p->seen_seq, false);
+	f->acted |= fb_group_retake(g, p, uc, p->seen_seq, false);
 }
 
-static void look_at(struct fb_user_proc *p, struct found *f)
+static void look_at(struct fb_user_group *g, struct fb_user_proc *p,
+		    struct found *f)
 {
 	/* Pairs with the release in set_owner. */
 	struct fb_user_carrier *uc = fb_load_acq(&p->owner);
@@ -211,7 +208,7 @@ static void look_at(struct fb_user_proc *p, struct found *f)
 		return;
 	}
 	if (fb_load(&uc->page.blocking) == FB_BLOCKING_IDLE) {
-		look_at_idle(p, uc, f);
+		look_at_idle(g, p, uc, f);
 		return;
 	}
 	used = cpu_used(uc, f->now, &passed);
@@ -224,19 +221,20 @@ static void look_at(struct fb_user_proc *p, struct found *f)
 		return;
 	if (!fb_load(&uc->page.no_preempt) &&
 	    (fb_load(&uc->page.blocking) ||
-	     ((used < passed / 2 || same_for >= G->quantum) &&
+	     ((used < passed / 2 || same_for >= g->quantum) &&
 	      blocked(uc, used, same_for)))) {
-		f->acted |= fb_group_retake(p, uc, p->seen_seq, true);
+		f->acted |= fb_group_retake(g, p, uc, p->seen_seq, true);
 		return;
 	}
-	if ((takeover & FB_TAKEOVER_READY) || fb_load(&G->hint->work) ||
-	    fb_load(&G->info->waiting))
-		check_quantum(p, uc, f);
+	if ((takeover & FB_TAKEOVER_READY) || fb_load(&g->hint->work) ||
+	    fb_load(&g->info->waiting))
+		check_quantum(g, p, uc, f);
 }
 
 /* ---- carriers that lost their processor ---- */
 
-static void look_at_away(struct fb_user_carrier *uc, struct found *f)
+static void look_at_away(struct fb_user_group *g, struct fb_user_carrier *uc,
+			 struct found *f)
 {
 	uint64_t used, passed;
 
@@ -249,42 +247,42 @@ static void look_at_away(struct fb_user_carrier *uc, struct found *f)
 	if (!used)
 		return;
 	f->need = true;
-	if (may_signal(uc, used >= MS / 5, f->now))
-		preempt(uc, f);
+	if (may_signal(g, uc, used >= MS / 5, f->now))
+		preempt(g, uc, f);
 }
 
 /* A few at a time, once in a millisecond at most. */
-static void look_at_aways(struct found *f)
+static void look_at_aways(struct fb_user_group *g, struct found *f)
 {
 	/* Pairs with the release in user_attach. */
-	uint32_t used = fb_load_acq(&G->used);
+	uint32_t used = fb_load_acq(&g->used);
 
-	if (f->now < away_at + MS)
+	if (f->now < g->away_at + MS)
 		return;
-	away_at = f->now;
+	g->away_at = f->now;
 	for (uint32_t i = 0; i < AWAY_PER_TICK && i < used; i++) {
-		if (away_next >= used)
-			away_next = 0;
-		look_at_away(&G->carrier[away_next++], f);
+		if (g->away_next >= used)
+			g->away_next = 0;
+		look_at_away(g, &g->carrier[g->away_next++], f);
 	}
 }
 
 /* ---- the thread ---- */
 
-static void tick(struct found *f)
+static void tick(struct fb_user_group *g, struct found *f)
 {
 	*f = (struct found){ .now = fb_group_now(), .due = UINT64_MAX };
-	f->work = fb_load(&G->info->waiting) || fb_group_any_ready();
-	for (uint32_t i = 0; i < G->nproc; i++)
-		look_at(&G->proc[i], f);
-	look_at_aways(f);
+	f->work = fb_load(&g->info->waiting) || fb_group_any_ready(g);
+	for (uint32_t i = 0; i < g->nproc; i++)
+		look_at(g, &g->proc[i], f);
+	look_at_aways(g, f);
 }
 
-static bool any_owner_runs(void)
+static bool any_owner_runs(struct fb_user_group *g)
 {
-	for (uint32_t i = 0; i < G->nproc; i++) {
+	for (uint32_t i = 0; i < g->nproc; i++) {
 		/* Pairs with the release in set_owner. */
-		struct fb_user_carrier *uc = fb_load_acq(&G->proc[i].owner);
+		struct fb_user_carrier *uc = fb_load_acq(&g->proc[i].owner);
 
 		if (uc && fb_os_thread_state((int)fb_load(&uc->tid)) == 'R')
 			return true;
@@ -293,43 +291,43 @@ static bool any_owner_runs(void)
 }
 
 /* At the cap of carriers, all blocked, work is there and nobody for it. */
-static bool something_to_do(void)
+static bool something_to_do(struct fb_user_group *g)
 {
-	uint32_t idle = fb_load(&G->info->idle);
+	uint32_t idle = fb_load(&g->info->idle);
 
-	if (fb_load(&G->info->dead) || fb_load(&G->info->waiting) ||
-	    fb_group_any_takeover())
+	if (fb_load(&g->info->dead) || fb_load(&g->info->waiting) ||
+	    fb_group_any_takeover(g))
 		return true;
-	return fb_group_any_ready() &&
-	       (idle < G->nproc || fb_load(&G->info->spares));
+	return fb_group_any_ready(g) &&
+	       (idle < g->nproc || fb_load(&g->info->spares));
 }
 
 /*
  * After QUIET ticks: let publishers wake us, and look once more. True: there
  * is something to do; false: the timeout passed.
  */
-static bool sleep_long(bool runs)
+static bool sleep_long(struct fb_user_group *g, bool runs)
 {
 	uint64_t until = 0;
 	int r = 0;
 
-	if (runs || any_owner_runs() || !G->membarrier)
+	if (runs || any_owner_runs(g) || !g->membarrier)
 		until = fb_group_now() + TICK_IDLE;
-	fb_group_set_asleep(true);
-	if (!something_to_do())
-		r = fb_os_sleep(&G->monitor_word, 1, until);
-	fb_group_set_asleep(false);
+	fb_group_set_asleep(g, true);
+	if (!something_to_do(g))
+		r = fb_os_sleep(&g->monitor_word, 1, until);
+	fb_group_set_asleep(g, false);
 	return r == 0;
 }
 
 /* Work, and a processor idles: no publisher saw it? Once in a millisecond. */
-static void heal(struct found *f)
+static void heal(struct fb_user_group *g, struct found *f)
 {
-	if (!f->work || !fb_load(&G->info->idle)) {
-		heal_at = f->now + MS;
-	} else if (f->now >= heal_at) {
-		heal_at = f->now + MS;
-		fb_group_heal();
+	if (!f->work || !fb_load(&g->info->idle)) {
+		g->heal_at = f->now + MS;
+	} else if (f->now >= g->heal_at) {
+		g->heal_at = f->now + MS;
+		fb_group_heal(g);
 	}
 }
 
@@ -366,12 +364,12 @@ static void own_descriptors(void)
 
 static void *monitor(void *arg)
 {
-	uint64_t min = G->grace / 2, step, until;
+	struct fb_user_group *g = arg;
+	uint64_t min = g->grace / 2, step, until;
 	unsigned int quiet = 0;
 	struct found f;
 	uint32_t never = 0;
 
-	(void)arg;
 	min = min < 20000 ? 20000 : min > TICK_BUSY ? TICK_BUSY : min;
 	step = min;
 	prctl(PR_SET_NAME, "fiber-monitor");
@@ -379,12 +377,12 @@ static void *monitor(void *arg)
 	short_slice();
 	own_descriptors();
 	/* Pairs with the unlock in user_close. */
-	while (!fb_load_acq(&G->info->dead)) {
-		tick(&f);
-		heal(&f);
+	while (!fb_load_acq(&g->info->dead)) {
+		tick(g, &f);
+		heal(g, &f);
 		quiet = f.acted || f.need ? 0 : quiet + 1;
 		if (quiet >= QUIET) {
-			if (sleep_long(f.runs))
+			if (sleep_long(g, f.runs))
 				quiet = 0;
 			step = min;
 			continue;
@@ -396,12 +394,12 @@ static void *monitor(void *arg)
 	return NULL;
 }
 
-static int create(const pthread_attr_t *attr)
+static int create(struct fb_user_group *g, const pthread_attr_t *attr)
 {
-	return -pthread_create(&thread, attr, monitor, NULL);
+	return -pthread_create(&g->monitor, attr, monitor, g);
 }
 
-int fb_monitor_start(void)
+int fb_monitor_start(struct fb_user_group *g)
 {
 	pthread_attr_t attr;
 	sigset_t all, old;
@@ -411,9 +409,9 @@ int fb_monitor_start(void)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_attr_init(&attr);
 	pthread_attr_setstacksize(&attr, sysconf(_SC_THREAD_STACK_MIN) + 65536);
-	r = create(&attr);
+	r = create(g, &attr);
 	if (r == -EINVAL)	/* thread-local storage needs more */
-		r = create(NULL);
+		r = create(g, NULL);
 	pthread_attr_destroy(&attr);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!r)
@@ -422,11 +420,11 @@ int fb_monitor_start(void)
 }
 
 /* info->dead is set. */
-void fb_monitor_stop(void)
+void fb_monitor_stop(struct fb_user_group *g)
 {
 	/* Pairs with the acquire in fb_group_sleep. */
-	fb_store_rel(&G->monitor_word, 0);
-	fb_os_wake(&G->monitor_word, 1);
-	pthread_join(thread, NULL);
+	fb_store_rel(&g->monitor_word, 0);
+	fb_os_wake(&g->monitor_word, 1);
+	pthread_join(g->monitor, NULL);
 	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 }

@@ -237,6 +237,12 @@ FB_EXPORT int fiber_mutex_unlock(fiber_mutex_t *mutex)
 
 /* ---- lock ---- */
 
+/* There is one processor, in one pool. */
+static bool alone(void)
+{
+	return FB_READ(fb_rt.group.use) < 2 && !FB_READ(fb_rt.pools);
+}
+
 /*
  * While its owner runs, on another processor. Each look takes the word's cache line
  * from the owner, so there are few, and longer and longer pauses between.
@@ -245,7 +251,7 @@ static bool spin(struct fb_mutex *m, uint64_t self, uint64_t drop)
 {
 	uint64_t owner;
 
-	if (FB_READ(fb_rt.use) < 2)
+	if (alone())
 		return false;
 	for (int n = SPIN_FIRST; n <= SPIN_LAST; n *= 2) {
 		owner = FB_READ(m->word) & OWNER;
@@ -263,7 +269,7 @@ static bool starves(uint64_t *late)
 {
 	uint64_t now;
 
-	if (FB_READ(fb_rt.use) == 1)
+	if (alone())
 		return true;
 	now = fiber_now();
 	if (!*late)

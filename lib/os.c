@@ -107,14 +107,14 @@ int fb_os_high(int fd)
 	return r;
 }
 
-int fb_os_thread(pthread_t *t, void *(*fn)(void *))
+int fb_os_thread(pthread_t *t, void *(*fn)(void *), void *arg)
 {
 	sigset_t all, old;
 	int r;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(t, NULL, fn, NULL);
+	r = pthread_create(t, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return -r;
 }

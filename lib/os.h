@@ -22,8 +22,8 @@ char fb_os_thread_state(int tid);
 long fb_os_peek(void *to, uintptr_t from, size_t n);
 /* fd, moved out of the way of the numbers a program counts on, if there is room. */
 int fb_os_high(int fd);
-/* A thread of ours, with all signals blocked: fn(NULL). 0 or -errno. */
-int fb_os_thread(pthread_t *t, void *(*fn)(void *));
+/* A thread of ours, with all signals blocked: fn(arg). 0 or -errno. */
+int fb_os_thread(pthread_t *t, void *(*fn)(void *), void *arg);
 /*
  * Around what may raise sig for its own thread: it is kept from it, and taken back if
  * it came. One that was there before stays. In a signal handler too.

@@ -10,13 +10,13 @@
 static inline void fb_sched_look_at(struct fb_processor *p, uint64_t pass)
 {
 	p->look_next = pass;
-	p->look_at = p->hurry | p->recording | p->locked | fb_rt.seeded ?
-		     0 : pass;
+	p->look_at = p->hurry | (p->marks & FB_RECORDING) | p->locked |
+		     fb_rt.seeded ? 0 : pass;
 }
 
 /* Going to sleep: until when, to watch timers; 0: another does. Then awake again. */
-uint64_t fb_sched_watching(void);
-void fb_sched_unwatch(uint64_t mine);
+uint64_t fb_sched_watching(struct fb_carrier *c);
+void fb_sched_unwatch(struct fb_carrier *c);
 
 /* ---- ready.c ---- */
 /* f, taken out of a ring, is ready for any processor. */

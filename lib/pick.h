@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) struct fiber *
 fb_pick(struct fb_processor *p)
 {
 	if (fb_unlikely(++p->pass >= p->look_at ||
-			FB_READ(fb_rt.info->waiting)))
+			FB_READ(p->info->waiting)))
 		return fb_sched_pick_slow(p);
 	return fb_pick_fast(p);
 }
@@ -71,7 +71,7 @@ fb_yield_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 	FB_WRITE(c->page->pending, pending);
 	if (fb_unlikely(fb_runq_full(&p->q)))
 		fb_sched_make_room(p);
-	fb_sched_wake();
+	fb_sched_wake(p);
 	fb_runq_publish(&p->q);
 	c->cur = f;
 	c = fb_switch_push(c, &me, &f->ctx, fb_sched_push(p));

@@ -73,19 +73,19 @@ static struct start *start_of(const struct fiber *f)
 
 /* ---- how many ---- */
 
-static int reserve(void)
+static int reserve(struct fb_group *g)
 {
-	uint32_t most = fb_rt.max_carriers - fb_rt.nproc;
+	uint32_t most = g->max_carriers - g->nproc;
 
-	if (__atomic_add_fetch(&fb_rt.locked, 1, __ATOMIC_RELAXED) <= most)
+	if (__atomic_add_fetch(&g->locked, 1, __ATOMIC_RELAXED) <= most)
 		return 0;
-	__atomic_fetch_sub(&fb_rt.locked, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&g->locked, 1, __ATOMIC_RELAXED);
 	return -EAGAIN;
 }
 
-static void unreserve(void)
+static void unreserve(struct fb_group *g)
 {
-	__atomic_fetch_sub(&fb_rt.locked, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&g->locked, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- for the scheduler ---- */
@@ -109,7 +109,7 @@ bool fb_pin_holds(struct fb_processor *p)
 void fb_pin_yield(struct fb_carrier *c, struct fb_processor *p)
 {
 	fb_sched_look(p);
-	if (fb_sched_work(p) || FB_READ(fb_rt.info->waiting))
+	if (fb_sched_work(p) || FB_READ(p->info->waiting))
 		fb_sched_give(c, p, true);
 }
 
@@ -200,7 +200,7 @@ static void unlock(struct fb_carrier *c)
 	c->cur->flags &= (uint16_t)~FB_F_LOCKED;
 	FB_WRITE(c->cur->child, 0);
 	c->locked = NULL;
-	unreserve();
+	unreserve(c->group);
 	errno = err;
 }
 
@@ -219,7 +219,7 @@ FB_EXPORT int fiber_thread_lock(void)
 	if (fb_rt.seeded)		/* one carrier runs all of them */
 		return -EOPNOTSUPP;
 	if (!c->locked) {
-		r = reserve();
+		r = reserve(c->group);
 		if (r)
 			return r;
 		lock(c, c->cur);
@@ -304,20 +304,20 @@ static bool cpu_is_ours(unsigned int cpu)
 	return ok;
 }
 
-int fb_pin_reserve(unsigned int flags, unsigned int cpu)
+int fb_pin_reserve(struct fb_group *g, unsigned int flags, unsigned int cpu)
 {
 	if (flags & FIBER_ATTR_CPU &&
 	    (!(flags & FIBER_ATTR_LOCK) || !cpu_is_ours(cpu)))
 		return -EINVAL;
 	if (flags & FIBER_ATTR_LOCK)
-		return fb_rt.seeded ? -EOPNOTSUPP : reserve();
+		return fb_rt.seeded ? -EOPNOTSUPP : reserve(g);
 	return 0;
 }
 
-void fb_pin_unreserve(unsigned int flags)
+void fb_pin_unreserve(struct fb_group *g, unsigned int flags)
 {
 	if (flags & FIBER_ATTR_LOCK)
-		unreserve();
+		unreserve(g);
 }
 
 static void *locked_main(void *arg)

@@ -20,7 +20,9 @@
 #define SOME		32		/* events at a time */
 #define HIGH_FD		100		/* not among those a program counts on */
 #define LOOK_NS		50000
+#define LOOK_SOME	8		/* a fiber's stack may be too small for more */
 #define KICK		UINT64_MAX	/* epoll_data of the eventfd */
+#define COMMON		(UINT64_MAX - 1)	/* of the set within a pool's */
 
 struct fb_poller fb_poller;
 
@@ -28,25 +30,31 @@ enum { OFF, MAKING, ON };
 
 /* ---- the set ---- */
 
-static int make(void)
+static int add(int set, int fd, uint32_t events, uint64_t data)
 {
-	struct epoll_event ev = { .events = EPOLLIN, .data.u64 = KICK };
+	struct epoll_event ev = { .events = events, .data.u64 = data };
+
+	return (int)fb_sys(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &ev);
+}
+
+/* A set with its eventfd. */
+static int make(int *fd, int *kick)
+{
 	int r;
 
-	fb_poller.fd = fb_os_high((int)fb_sys(SYS_epoll_create1, EPOLL_CLOEXEC));
-	if (fb_poller.fd < 0)
-		return fb_poller.fd;
-	fb_poller.kick = fb_os_high((int)fb_sys(SYS_eventfd2, 0,
-					  EFD_CLOEXEC | EFD_NONBLOCK));
-	r = fb_poller.kick;
+	*fd = fb_os_high((int)fb_sys(SYS_epoll_create1, EPOLL_CLOEXEC));
+	if (*fd < 0)
+		return *fd;
+	*kick = fb_os_high((int)fb_sys(SYS_eventfd2, 0,
+				       EFD_CLOEXEC | EFD_NONBLOCK));
+	r = *kick;
 	if (r >= 0)
-		r = (int)fb_sys(SYS_epoll_ctl, fb_poller.fd, EPOLL_CTL_ADD,
-				fb_poller.kick, &ev);
+		r = add(*fd, *kick, EPOLLIN, KICK);
 	if (r >= 0)
 		return 0;
-	if (fb_poller.kick >= 0)
-		fb_sys(SYS_close, fb_poller.kick);
-	fb_sys(SYS_close, fb_poller.fd);
+	if (*kick >= 0)
+		fb_sys(SYS_close, *kick);
+	fb_sys(SYS_close, *fd);
 	return r;
 }
 
@@ -66,7 +74,7 @@ int fb_poller_start(void)
 		off = OFF;
 		sched_yield();
 	}
-	r = make();
+	r = make(&fb_poller.fd, &fb_poller.kick);
 	/* Pairs with the acquires above and in fb_poller_kick. */
 	FB_RELEASE(fb_poller.on, r ? OFF : ON);
 	return r;
@@ -112,7 +120,6 @@ int fb_poller_init(void)
 	if (fb_rt.seeded)	/* a ring answers when it likes; plain stops all */
 		want = "epoll";
 	fb_poller.wanted = strcmp(want, "plain") != 0;
-	fb_poller.waiting = 0;
 	fb_rt.pollers = 0;
 	if (fb_poller.wanted)
 		fb_rt.features |= FIBER_FEATURE_IO_EPOLL;
@@ -216,15 +223,25 @@ static bool take(struct fb_processor *p, const struct epoll_event *ev, int n)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u64 == KICK)
 			kicked = true;
-		else
+		else if (ev[i].data.u64 != COMMON)
 			woken += number_ready(p, ev[i].data.u64, ev[i].events);
 	}
 	if (woken > 1)			/* one is for us */
-		fb_sched_wake();
+		fb_sched_wake(p);
 	return kicked;
 }
 
 /* ---- busy processors ---- */
+
+/* Whoever is ready now; how many events. */
+static int look(struct fb_processor *p)
+{
+	struct epoll_event ev[LOOK_SOME];
+	int n = (int)fb_sys(SYS_epoll_wait, fb_poller.fd, ev, LOOK_SOME, 0);
+
+	take(p, ev, n);			/* kicks are for sleepers */
+	return n;
+}
 
 /*
  * Owner of p, in_fiber == 0: whoever is ready now. True: somebody was. Not again
@@ -232,10 +249,6 @@ static bool take(struct fb_processor *p, const struct epoll_event *ev, int n)
  */
 bool fb_poller_look(struct fb_processor *p, uint64_t now)
 {
-	/* A fiber's stack may be too small for more. */
-	struct epoll_event ev[8];
-	int n;
-
 	/* Pairs with the release in fb_poller_start. */
 	if (FB_ACQUIRE(fb_poller.on) != ON)
 		return false;
@@ -244,27 +257,23 @@ bool fb_poller_look(struct fb_processor *p, uint64_t now)
 			return false;
 		p->polled_at = now;
 	}
-	n = (int)fb_sys(SYS_epoll_wait, fb_poller.fd, ev, 8, 0);
-	if (n <= 0)
-		return false;
-	take(p, ev, n);			/* kicks are for sleepers */
-	return true;
+	return look(p) > 0;
 }
 
 /* ---- idle processors ---- */
 
 /* There is work, or, unless what they say is known to be stale, so it is said. */
-static bool any_work(bool sure)
+static bool any_work(const struct fb_group *g, bool sure)
 {
-	if (FB_READ(fb_rt.hint->work) || FB_READ(fb_rt.state) >= FB_STOPPING)
+	if (FB_READ(g->hint->work) || fb_group_ends(g))
 		return true;
-	for (uint32_t i = 0; !sure && i < fb_rt.nproc; i++)
-		if (FB_READ(fb_rt.proc[i].page->takeover))
+	for (uint32_t i = 0; !sure && i < g->nproc; i++)
+		if (FB_READ(g->proc[i].page->takeover))
 			return true;
 	return false;
 }
 
-static int sleep_in_epoll(struct epoll_event *ev, uint64_t deadline)
+static int sleep_in_epoll(int fd, struct epoll_event *ev, uint64_t deadline)
 {
 	uint64_t now = deadline ? fb_clock() : 0;
 	uint64_t ns = deadline > now ? deadline - now : 0;
@@ -274,14 +283,73 @@ static int sleep_in_epoll(struct epoll_event *ev, uint64_t deadline)
 	};
 	long r;
 
-	r = fb_sys(SYS_epoll_pwait2, fb_poller.fd, ev, SOME,
-		   deadline ? &ts : NULL, NULL, 0);
+	r = fb_sys(SYS_epoll_pwait2, fd, ev, SOME, deadline ? &ts : NULL, NULL, 0);
 	if (r == -ENOSYS) {
 		ns = (ns + 999999) / 1000000;
-		r = fb_sys(SYS_epoll_wait, fb_poller.fd, ev, SOME,
+		r = fb_sys(SYS_epoll_wait, fd, ev, SOME,
 			   !deadline ? -1 : ns > 60000 ? 60000 : (int)ns);
 	}
 	return r > 0 ? (int)r : 0;
+}
+
+/* Full barrier. Pairs with the publisher's: see io.c. */
+static void count(struct fb_group *g, int n)
+{
+	/* The group's first: who sees the sum looks there. Pairs with ready.c. */
+	__atomic_fetch_add(&g->pollers, (uint32_t)n, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&fb_rt.pollers, (uint32_t)n, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * Owner of a processor of g. A pool's set has the common one in it, so each pool is
+ * woken for whatever comes there, and takes all that there is. By edges: a kick that is
+ * left in the common one, which is for the default pool, would wake it for ever.
+ */
+bool fb_poller_ready(struct fb_group *g)
+{
+	uint32_t off = OFF;
+	int r;
+
+	/* Pairs with the release in fb_poller_start. */
+	if (!g->index || FB_ACQUIRE(fb_poller.on) != ON)
+		return true;
+	/* Pairs with the release below. */
+	if (fb_likely(FB_ACQUIRE(g->set.on) == ON))
+		return true;
+	/* Pairs with the same; another makes it: the next time. */
+	if (!__atomic_compare_exchange_n(&g->set.on, &off, MAKING, false,
+					 __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return false;
+	r = make(&g->set.fd, &g->set.kick);
+	if (!r) {
+		r = add(g->set.fd, fb_poller.fd, EPOLLIN | EPOLLET, COMMON);
+		if (r) {
+			fb_sys(SYS_close, g->set.kick);
+			fb_sys(SYS_close, g->set.fd);
+		}
+	}
+	/* Pairs with the acquires above, and in fb_poller_kick. */
+	FB_RELEASE(g->set.on, r ? OFF : ON);
+	return !r;
+}
+
+void fb_poller_close(struct fb_group *g)
+{
+	if (g->set.on == ON) {
+		fb_sys(SYS_close, g->set.kick);
+		fb_sys(SYS_close, g->set.fd);
+	}
+	g->set.on = OFF;
+}
+
+/* What a pool's set told: there is more in the common one, to be taken to the end. */
+static void take_common(struct fb_processor *p, const struct epoll_event *ev,
+			int n)
+{
+	for (int i = 0; i < n; i++)
+		if (ev[i].data.u64 == COMMON)
+			while (look(p) == LOOK_SOME)
+				;
 }
 
 /*
@@ -290,41 +358,45 @@ static int sleep_in_epoll(struct epoll_event *ev, uint64_t deadline)
  */
 struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline)
 {
+	struct fb_group *g = c->group;
 	struct epoll_event ev[SOME];
 	struct fb_processor *p;
-	uint64_t count;
+	uint64_t told;
 	int n = 0;
 
 	/* Somebody waits, so it is on. Pairs with the release in fb_poller_start. */
 	if (FB_ACQUIRE(fb_poller.on) != ON)
 		return c->proc;
-	/* Full barrier. Pairs with the publisher's: see io.c. */
-	__atomic_fetch_add(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
-	if (any_work(c->kept)) {
+	count(g, 1);
+	if (any_work(g, c->kept)) {
 		c->kept = true;		/* a second time we are sure */
-		/* Pairs as below. */
-		__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
+		count(g, -1);
 		return c->proc;
 	}
 	FB_WRITE(c->page->blocking, FB_BLOCKING_IDLE);
 	fb_leave(c);
-	n = sleep_in_epoll(ev, deadline);
+	n = sleep_in_epoll(g->index ? g->set.fd : fb_poller.fd, ev, deadline);
 	/* Pairs with fb_group_retake where there is no membarrier. */
 	__atomic_store_n(&c->page->blocking, 0, __ATOMIC_SEQ_CST);
 	/* Before arrive() looks for the token. Pairs with fb_sched_wake_slow. */
-	__atomic_fetch_sub(&fb_rt.pollers, 1, __ATOMIC_SEQ_CST);
+	count(g, -1);
 	p = fb_enter(c);
 	c->kept = false;
 	if (take(p, ev, n))
-		fb_sys(SYS_read, fb_poller.kick, &count, sizeof(count));
+		fb_sys(SYS_read, g->index ? g->set.kick : fb_poller.kick, &told,
+		       sizeof(told));
+	if (g->index)
+		take_common(p, ev, n);
 	return p;
 }
 
-void fb_poller_kick(void)
+void fb_poller_kick(struct fb_group *g)
 {
-	uint64_t one = 1;
+	const uint64_t one = 1;
+	uint32_t *on = g->index ? &g->set.on : &fb_poller.on;
 
-	/* Pairs with the release in fb_poller_start. */
-	if (FB_ACQUIRE(fb_poller.on) == ON)
-		fb_sys(SYS_write, fb_poller.kick, &one, sizeof(one));
+	/* Pairs with the releases in fb_poller_start, fb_poller_ready. */
+	if (FB_ACQUIRE(*on) == ON)
+		fb_sys(SYS_write, g->index ? g->set.kick : fb_poller.kick, &one,
+		       sizeof(one));
 }

@@ -5,21 +5,25 @@
 
 #include "io.h"
 
-/* Somebody waits for I/O. Any context. */
-static inline bool fb_poller_wanted(void)
+/* A fiber of g waits for I/O (of the default pool: a plain thread, too). Any context. */
+static inline bool fb_poller_wanted(const struct fb_group *g)
 {
-	return fb_unlikely(FB_READ(fb_poller.waiting));
+	return fb_unlikely(FB_READ(g->waiting));
 }
 
-/* Somebody waits for I/O, and nobody sleeps until it comes. */
-static inline bool fb_poller_missing(void)
+/* One waits for I/O, and none of g sleeps until it comes. */
+static inline bool fb_poller_missing(const struct fb_group *g)
 {
-	return fb_poller_wanted() && !FB_READ(fb_rt.pollers);
+	return fb_poller_wanted(g) && !FB_READ(g->pollers);
 }
 
 bool fb_poller_look(struct fb_processor *p, uint64_t now);
+/* Can its idle processors sleep in epoll? If not, they look now and then. */
+bool fb_poller_ready(struct fb_group *g);
 struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline);
-void fb_poller_kick(void);
+void fb_poller_kick(struct fb_group *g);
+/* The pool g has ended. */
+void fb_poller_close(struct fb_group *g);
 
 /* Before the runtime is on, and when it is off. */
 int fb_poller_init(void);

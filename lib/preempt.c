@@ -16,6 +16,7 @@
 #include <link.h>
 #include <string.h>
 
+#include "pool.h"
 #include "poller.h"
 #include "probe.h"
 #include "trace.h"
@@ -60,13 +61,30 @@ static int add_range(uintptr_t start, uintptr_t end)
 			return 0;
 	if (n == RANGES)
 		return -ENOSPC;
-	r = fb_rt.backend->text(start, end);
+	r = fb_pool_text(start, end);
 	if (r)
 		return r;
 	text.range[n].start = start;
 	text.range[n].end = end;
 	FB_RELEASE(text.count, n + 1);	/* Pairs with fb_preempt_text_ok. */
 	return 0;
+}
+
+static int tell(struct dl_phdr_info *o, size_t size, void *arg)
+{
+	uint32_t n = text.count;
+
+	(void)o;
+	(void)size;
+	for (uint32_t i = 0; i < n; i++)
+		fb_rt.backend->text(arg, text.range[i].start, text.range[i].end);
+	return 1;
+}
+
+/* Under the loader's lock, as who adds one: so each is told of here, or there. */
+void fb_preempt_tell(struct fb_group *g)
+{
+	dl_iterate_phdr(tell, g);
 }
 
 /* [start, end) without this library's own text. */
@@ -219,11 +237,11 @@ void fb_preempted(struct fb_carrier *c)
 		return;
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
-	if (fb_poller_missing())
+	if (fb_poller_missing(p->group))
 		fb_poller_look(p, now);
 	fb_follow(p);
 	work = fb_sched_work(p) || fb_sched_retired(p);
-	if (!work && !FB_READ(fb_rt.info->waiting)) {
+	if (!work && !FB_READ(p->info->waiting)) {
 		fb_sched_watch(p);	/* READY for a timer, or a thief came */
 		return;
 	}

@@ -3,7 +3,7 @@
  * retire.c - fewer or more processors while fibers run (fiber_set_processors)
  *
  * The backend has as many processors as there can be, nproc, for good. Those with an
- * index of fb_rt.use or more are to be retired: each is held by a carrier that owns
+ * index of fb_group.use or more are to be retired: each is held by a carrier that owns
  * it, in its root, with in_fiber == 0, asleep. So nobody else can have it, and no
  * backend needs to know of it: to both that is an owner inside the runtime.
  *
@@ -15,7 +15,7 @@
  *	held			sleeps in	use has changed, or the runtime stops
  *				fb_retire
  *
- * The words: fb_rt.use is written by fiber_set_processors, or follows the CPUs (see
+ * The words: fb_group.use is written by fiber_set_processors, or follows the CPUs (see
  * follow.c), under use_lock, and is the futex of the holders; p->held is written by the
  * holder; fb_rt.resting counts those asleep.
  *
@@ -66,22 +66,22 @@ static void hand_out(struct fb_processor *p)
 	fb_sched_publish(p);
 	/* For nothing, it would disturb whoever looks for a deadlock (all_quiet). */
 	if (any)
-		fb_sched_wake();
+		fb_sched_wake(p);
 }
 
 /* Until use is not what it was, or it is time to help. */
-static void rest(uint32_t use, uint64_t nap)
+static void rest(struct fb_carrier *c, uint32_t use, uint64_t nap)
 {
-	uint64_t deadline = fb_sched_watching(), until = deadline;
+	uint64_t deadline = fb_sched_watching(c), until = deadline;
 	uint64_t soon = fiber_now() + nap;
 
-	if (fb_poller_missing() && (!until || soon < until))
+	if (fb_poller_missing(&fb_rt.group) && (!until || soon < until))
 		until = soon;
 	fb_deadlock_idle();
 	__atomic_fetch_add(&fb_rt.resting, 1, __ATOMIC_RELAXED);
-	fb_os_sleep(&fb_rt.use, use, until);
+	fb_os_sleep(&fb_rt.group.use, use, until);
 	__atomic_fetch_sub(&fb_rt.resting, 1, __ATOMIC_RELAXED);
-	fb_sched_unwatch(deadline);
+	fb_sched_unwatch(c);
 }
 
 void fb_retire(struct fb_carrier *c, struct fb_processor *p)
@@ -96,16 +96,16 @@ void fb_retire(struct fb_carrier *c, struct fb_processor *p)
 	__atomic_store_n(&p->held, 1, __ATOMIC_SEQ_CST);
 	for (;;) {
 		fb_timer_fire(p, fiber_now());
-		if (fb_poller_missing())
+		if (fb_poller_missing(&fb_rt.group))
 			fb_poller_look(p, FB_NEVER);
 		hand_out(p);
 		if (woken)		/* for work that this one does not do */
-			fb_sched_wake();
+			fb_sched_wake(p);
 		woken = false;
-		use = FB_ACQUIRE(fb_rt.use);	/* Pairs with the release in set. */
-		if (p->index < use || FB_READ(fb_rt.state) >= FB_STOPPING)
+		use = FB_ACQUIRE(fb_rt.group.use);	/* Pairs with the release in set. */
+		if (p->index < use || fb_group_ends(p->group))
 			break;
-		rest(use, nap);
+		rest(c, use, nap);
 		nap = nap < NAP_MAX ? nap * 2 : nap;
 	}
 	FB_WRITE(p->held, 0);
@@ -114,15 +114,15 @@ void fb_retire(struct fb_carrier *c, struct fb_processor *p)
 void fb_retire_stop(void)
 {
 	/* Pairs with the acquire in fb_retire: it looks at the state. */
-	FB_RELEASE(fb_rt.use, fb_rt.nproc + 1);
-	fb_os_wake(&fb_rt.use, INT32_MAX);
+	FB_RELEASE(fb_rt.group.use, fb_rt.group.nproc + 1);
+	fb_os_wake(&fb_rt.group.use, INT32_MAX);
 }
 
 uint32_t fb_retired(void)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
 		n += FB_READ(fb_rt.proc[i].held);
 	return n;
 }
@@ -151,7 +151,7 @@ static bool all_held(void)
 {
 	bool all = true;
 
-	for (uint32_t i = FB_READ(fb_rt.use); i < fb_rt.nproc; i++)
+	for (uint32_t i = FB_READ(fb_rt.group.use); i < fb_rt.group.nproc; i++)
 		all &= call_in(&fb_rt.proc[i]);
 	return all;
 }
@@ -165,9 +165,9 @@ static bool resize(void)
 	fb_enter(c);
 	more = !all_held();
 	if (more)
-		fb_rt.backend->wake();
-	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
-		fb_user_kick();
+		fb_rt.backend->wake(&fb_rt.group);
+	if (FB_READ(fb_rt.group.info->avail) & FB_AVAIL_MONITOR)
+		fb_user_kick(&fb_rt.group);
 	fb_leave(c);
 	return more;
 }
@@ -210,18 +210,18 @@ static fb_lock_t use_lock;		/* of use, and of FB_FOLLOW_CPUS */
 
 static void set_use(uint32_t n)
 {
-	if (n == FB_READ(fb_rt.use))
+	if (n == FB_READ(fb_rt.group.use))
 		return;
 	/* Pairs with the acquire in fb_retire. */
-	FB_RELEASE(fb_rt.use, n);
-	fb_os_wake(&fb_rt.use, INT32_MAX);
+	FB_RELEASE(fb_rt.group.use, n);
+	fb_os_wake(&fb_rt.group.use, INT32_MAX);
 }
 
 void fb_retire_follow(uint32_t n)
 {
 	fb_lock(&use_lock);
 	if (n && FB_READ(fb_rt.follow) & FB_FOLLOW_CPUS)
-		set_use(n < fb_rt.nproc ? n : fb_rt.nproc);
+		set_use(n < fb_rt.group.nproc ? n : fb_rt.group.nproc);
 	fb_unlock(&use_lock);
 }
 
@@ -247,7 +247,7 @@ static int set(struct fb_processor *p, uint32_t n)
 {
 	struct fiber *f;
 
-	if (n > fb_rt.nproc)
+	if (n > fb_rt.group.nproc)
 		return -EINVAL;
 	if (!n && fb_rt.seeded)
 		return 0;

@@ -272,7 +272,7 @@ static void *ring_main(void *arg)
 
 static int start_thread(void)
 {
-	int e = fb_os_thread(&r.thread, ring_main);
+	int e = fb_os_thread(&r.thread, ring_main, NULL);
 
 	if (e)
 		return e;

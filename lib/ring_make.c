@@ -97,7 +97,8 @@ static int employ(struct io_uring *ring, int kick)
  */
 int fb_ring_make(struct io_uring *ring, int kick)
 {
-	unsigned int workers[2] = { fb_rt.max_carriers, fb_rt.max_carriers };
+	unsigned int workers[2] = { fb_rt.group.max_carriers,
+				    fb_rt.group.max_carriers };
 	unsigned int features;
 	int e = set_up(ring, &features);
 

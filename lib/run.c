@@ -22,6 +22,7 @@
 #include "cold.h"
 #include "contention.h"
 #include "held.h"
+#include "pool.h"
 #include "poller.h"
 #include "ring.h"
 #include "sync.h"
@@ -197,14 +198,15 @@ static void set_processors(const struct fiber_config *k)
 	}
 	if (k->seed || most < n)
 		most = n;
-	fb_rt.use = n;
-	fb_rt.nproc = most;
+	fb_rt.group.use = n;
+	fb_rt.group.nproc = most;
 	if (most > n)
 		fb_rt.follow |= FB_FOLLOW_SOON;
 }
 
 static int configure(const struct fiber_config *cfg)
 {
+	struct fb_group *g = &fb_rt.group;
 	struct fiber_config k = { 0 };
 	size_t page = sysconf(_SC_PAGESIZE);
 	int r;
@@ -222,12 +224,12 @@ static int configure(const struct fiber_config *cfg)
 		return r;
 	fb_seed_start(k.seed);
 	set_processors(&k);
-	fb_rt.max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
-	if (fb_rt.max_carriers < fb_rt.nproc + 1)
-		fb_rt.max_carriers = fb_rt.nproc + 1;
-	fb_rt.min_spares = fb_rt.use + SPARES;
-	if (fb_rt.min_spares > fb_rt.max_carriers - fb_rt.nproc)
-		fb_rt.min_spares = fb_rt.max_carriers - fb_rt.nproc;
+	g->max_carriers = k.max_carriers ? k.max_carriers : DEFAULT_CARRIERS;
+	if (g->max_carriers < g->nproc + 1)
+		g->max_carriers = g->nproc + 1;
+	g->min_spares = g->use + SPARES;
+	if (g->min_spares > g->max_carriers - g->nproc)
+		g->min_spares = g->max_carriers - g->nproc;
 	if (!k.stack_size)
 		k.stack_size = DEFAULT_STACK;
 	if (k.stack_size < MIN_STACK)
@@ -244,29 +246,15 @@ static int configure(const struct fiber_config *cfg)
 
 static int try_backend(const struct fb_backend *b)
 {
-	struct fb_setup s = {
-		.processors = fb_rt.nproc,
-		.max_carriers = fb_rt.max_carriers,
-		.min_spares = fb_rt.min_spares,
-		.quantum_ns = fb_rt.quantum_ns,
-		.grace_ns = fb_rt.grace_ns,
-	};
+	uint64_t features;
 	int r;
 
 	fb_rt.xsave_size = 0;
-	r = b->setup(&s);
+	r = fb_pool_setup(b, &fb_rt.group, &features);
 	if (r)
 		return r;
 	fb_rt.backend = b;
-	fb_rt.nproc = s.processors;
-	if (fb_rt.use > fb_rt.nproc)
-		fb_rt.use = fb_rt.nproc;
-	fb_rt.max_carriers = s.max_carriers;
-	fb_rt.info = s.info;
-	fb_rt.hint = s.hint;
-	fb_rt.features = s.features;
-	for (uint32_t i = 0; i < s.processors; i++)
-		fb_rt.proc[i].page = s.ppage[i];
+	fb_rt.features = features;
 	return 0;
 }
 
@@ -310,18 +298,19 @@ static int choose_backend(void)
 
 static void describe(void)
 {
+	uint32_t use = fb_rt.group.use, nproc = fb_rt.group.nproc;
 	uint64_t f = fb_rt.features;
 	char seed[32] = "", most[32] = "";
 
-	if (fb_rt.nproc > fb_rt.use)
-		snprintf(most, sizeof(most), " of %u", fb_rt.nproc);
+	if (nproc > use)
+		snprintf(most, sizeof(most), " of %u", nproc);
 	if (fb_rt.seeded)
 		snprintf(seed, sizeof(seed), "; seed %llu",
 			 (unsigned long long)fb_seed_number());
 	snprintf(backend_line, sizeof(backend_line),
 		 "%s backend, %u%s processor%s, quantum %llu us, I/O by %s%s%s%s%s%s%s%s%s%s",
-		 fb_rt.backend->name, fb_rt.use, most,
-		 fb_rt.nproc == 1 ? "" : "s",
+		 fb_rt.backend->name, use, most,
+		 nproc == 1 ? "" : "s",
 		 (unsigned long long)fb_rt.quantum_ns / 1000,
 		 f & FIBER_FEATURE_IO_EPOLL ? "epoll" : "blocking calls",
 		 f & FIBER_FEATURE_IO_URING ? ", of files by io_uring" : "",
@@ -352,38 +341,17 @@ static int make_processors(void)
 			return -ENOMEM;
 		fb_rt.proc = m;
 	}
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		struct fb_processor *p = &fb_rt.proc[i];
-
-		memset(p, 0, sizeof(*p));
-		p->index = i;
-		p->look_every = 1;
-		p->pool_max = FB_POOL_MAX;
-		p->id_next = p->seed = i + 1;
-		p->id_step = fb_rt.nproc + 1;
-		fb_runq_init(&p->q, fb_rt.nproc);
-		fb_runq_init(&p->soon, fb_rt.nproc);
-		fb_timer_init(p);
-	}
-	fb_rt.search = FB_SEARCH_NONE;
-	fb_rt.wake_asked = 0;
-	memset(fb_rt.global, 0, sizeof(fb_rt.global));
-	fb_rt.global_count = 0;
-	fb_rt.watched = FB_NEVER;
+	fb_rt.nproc = 0;
+	fb_pool_make(&fb_rt.group, 0);
+	fb_rt.pool[0] = &fb_rt.group;
+	fb_rt.nproc = fb_rt.group.nproc;
 	fb_rt.epoch++;
-	fb_rt.plain_spawned = fb_rt.plain_ours = 0;
+	fb_rt.plain_spawned = fb_rt.plain_ours = fb_rt.plain_ids = 0;
 	fb_rt.started = fb_clock();
 	fb_rt.follow_at = 0;	/* the first fiber looks */
 	fb_rt.settling = 0;
+	fb_rt.looks = FB_NEVER;
 	return 0;
-}
-
-static void end_processors(void)
-{
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		fb_runq_fini(&fb_rt.proc[i].q);
-		fb_runq_fini(&fb_rt.proc[i].soon);
-	}
 }
 
 static void fork_child(void)
@@ -404,10 +372,7 @@ static void fork_child(void)
 	fb_signal_fork_child();
 	fb_contention_fork_child();
 	fb_deadlock_stop();
-	if (fb_rt.backend == &fb_kern)
-		fb_kern_fork_child();
-	else
-		fb_user_fork_child();
+	fb_pool_fork_child();
 }
 
 /*
@@ -427,12 +392,12 @@ static void take_down(void)
 	fb_contention_stop();
 	fb_held_stop();
 	fb_poller_stop();
-	fb_rt.backend->close();
+	fb_rt.backend->close(&fb_rt.group);
 	fb_dump_stop();
 	fb_deadlock_stop();
 	fb_guard_fini();
 	fb_stack_fini();
-	end_processors();
+	fb_pool_unmake(&fb_rt.group);
 }
 
 /* Up to where there is something to take down. */
@@ -474,7 +439,7 @@ static int make_rest(void)
 		r = fb_contention_start();
 	if (!r)
 		r = fb_held_start();
-	return r ? r : fb_carrier_start();
+	return r ? r : fb_carrier_start(&fb_rt.group);
 }
 
 /* What is wrong is said once: by who found it, if that is more than a word. */
@@ -499,7 +464,8 @@ static void stop(void)
 	fb_signal_stop();
 	fb_blocked_stop();
 	fb_ring_stop();
-	fb_carrier_stop();
+	fb_pool_stop_all();
+	fb_carrier_stop(&fb_rt.group);
 	fb_cold_stop();
 	take_down();
 	fb_rt.features = 0;
@@ -594,6 +560,13 @@ static void *run_main(void *arg)
 	return NULL;
 }
 
+static void abandon(void)
+{
+	/* Pairs with the exchange in fiber_init. */
+	FB_RELEASE(fb_rt.state, FB_ABANDONED);
+	fb_pool_abandon();
+}
+
 FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 {
 	const struct fiber_attr attr = { .size = sizeof(attr), .name = "main" };
@@ -617,8 +590,7 @@ FB_EXPORT int fiber_run(int (*main)(void *), void *arg)
 	FB_WRITE(fb_ct.runner, NULL);
 	/* Fibers are alive, or a plain thread is inside a call. */
 	if (fiber_fini())
-		/* Pairs with the exchange in fiber_init. */
-		FB_RELEASE(fb_rt.state, FB_ABANDONED);
+		abandon();
 	return r ? r : m.result;
 }
 
@@ -654,6 +626,14 @@ FB_LOOKS static void add_returns(struct fiber_stats *s,
 	s->returns += FB_SEE(page->returns);
 }
 
+static void add_group(struct fiber_stats *s, const struct fb_group *g)
+{
+	s->processors += FB_READ(g->use);
+	s->carriers += FB_READ(g->info->carriers);
+	s->spares += FB_READ(g->info->spares);
+	s->idle += FB_READ(g->info->idle) + FB_READ(g->pollers);
+}
+
 FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 {
 	struct fiber_stats s = { 0 };
@@ -670,19 +650,20 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 		s.spawned += fb_fiber_spawned(&fb_rt.proc[i]);
 		add_counters(&s, &fb_rt.proc[i]);
 	}
+	fb_pool_look();
 	/* Pairs with carrier_make. */
 	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next) {
 		/* Pairs with the release in attach. */
 		const struct fb_cpage *page = FB_ACQUIRE(c->page);
 
-		if (page)		/* else not attached yet */
+		if (page)		/* else not attached yet, or gone */
 			add_returns(&s, page);
 	}
-	s.processors = FB_READ(fb_rt.use);
+	for (struct fb_group *g = fb_pool_next(NULL); g; g = fb_pool_next(g))
+		if (g->runs == g)
+			add_group(&s, g);
+	fb_pool_looked();
 	s.retired = fb_retired();
-	s.carriers = FB_READ(fb_rt.info->carriers);
-	s.spares = FB_READ(fb_rt.info->spares);
-	s.idle = FB_READ(fb_rt.info->idle) + FB_READ(fb_rt.pollers);
 	memcpy(st, &s, s.size);
 	return 0;
 }

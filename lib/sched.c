@@ -31,6 +31,7 @@
 #define LOOK_NS		50000
 #define GIVE_NS		250000
 #define CROWD_NS	80000
+#define POLL_NS		1000000		/* without a set to sleep in */
 
 /* ---- watching timers ---- */
 
@@ -39,46 +40,63 @@ void fb_sched_watch(struct fb_processor *p)
 	/* The timer is in timer_next; pairs with the exchange in fb_sched_unwatch. */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	/* READY too: WATCH alone preempts nobody, see timer.c. */
-	FB_WRITE(p->watch, fb_timer_earliest() < FB_READ(fb_rt.watched) ||
-			   fb_poller_missing() ?
+	FB_WRITE(p->watch, fb_timer_earliest(p->group) <
+			   FB_READ(p->group->watched) ||
+			   fb_poller_missing(p->group) ?
 			   FB_TAKEOVER_WATCH | FB_TAKEOVER_READY :
 			   p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
 	if (p->look_next > p->pass + p->look_every)
 		fb_sched_look_at(p, p->pass + p->look_every);
-	if (FB_READ(fb_rt.info->avail) & FB_AVAIL_MONITOR)
-		fb_user_kick();
+	if (FB_READ(p->info->avail) & FB_AVAIL_MONITOR)
+		fb_user_kick(p->group);
 }
 
-/* Going to sleep: the deadline to watch, 0 if another does. */
-uint64_t fb_sched_watching(void)
+/* Is this moment ours to wake at, or does another, as early? FB_NEVER: it does. */
+static uint64_t watch_at(uint64_t *watched, uint64_t mine)
 {
-	uint64_t mine = fb_timer_earliest(), look = fb_deadlock_at();
-	uint64_t seen = FB_READ(fb_rt.watched);
-
-	if (fb_unlikely(fb_rt.seeded))
-		mine = fb_seed_wake_at();
-	if (look < mine)
-		mine = look;
+	uint64_t seen = FB_READ(*watched);
 
 	do {
 		if (mine == FB_NEVER || seen <= mine)
-			return 0;
+			return FB_NEVER;
 		/* Pairs with the fence in fb_sched_watch. */
-	} while (!__atomic_compare_exchange_n(&fb_rt.watched, &seen, mine,
-					      false, __ATOMIC_SEQ_CST,
+	} while (!__atomic_compare_exchange_n(watched, &seen, mine, false,
+					      __ATOMIC_SEQ_CST,
 					      __ATOMIC_RELAXED));
 	return mine;
 }
 
-/* Awake again: unless another took over with an earlier one, nobody watches. */
-void fb_sched_unwatch(uint64_t mine)
+/* Unless another took over with an earlier one, nobody watches. */
+static void unwatch(uint64_t *watched, uint64_t mine)
 {
 	/* Pairs with the fence in fb_sched_watch: arrive() looks after this. */
-	if (mine)
-		__atomic_compare_exchange_n(&fb_rt.watched, &mine, FB_NEVER,
-					    false, __ATOMIC_SEQ_CST,
-					    __ATOMIC_RELAXED);
+	if (mine != FB_NEVER)
+		__atomic_compare_exchange_n(watched, &mine, FB_NEVER, false,
+					    __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+/*
+ * Going to sleep: the deadline to watch, 0 if another does. Timers are watched by
+ * their group, what looks for deadlocks by one of all.
+ */
+uint64_t fb_sched_watching(struct fb_carrier *c)
+{
+	struct fb_group *g = c->group;
+
+	c->watches = watch_at(&g->watched, fb_unlikely(fb_rt.seeded) ?
+			      fb_seed_wake_at() : fb_timer_earliest(g));
+	c->looks = watch_at(&fb_rt.looks, fb_deadlock_at());
+	if (c->looks < c->watches)
+		return c->looks;
+	return c->watches == FB_NEVER ? 0 : c->watches;
+}
+
+/* Awake again. */
+void fb_sched_unwatch(struct fb_carrier *c)
+{
+	unwatch(&c->group->watched, c->watches);
+	unwatch(&fb_rt.looks, c->looks);
 }
 
 /* The kernel's tick counts: a quarter of what the exact clock costs. */
@@ -113,6 +131,7 @@ __attribute__((noinline)) void fb_sched_rest(struct fb_carrier *c,
 /* The carrier owns a processor, maybe a new one: make it home. */
 static struct fb_processor *arrive(struct fb_carrier *c)
 {
+	struct fb_group *g = c->group;
 	struct fb_processor *p = c->proc;
 	uint32_t woken = FB_SEARCH_WOKEN;
 
@@ -121,18 +140,18 @@ static struct fb_processor *arrive(struct fb_carrier *c)
 	fb_sched_clock(p);
 	if (fb_trace_due(p))
 		fb_trace_look(p);
-	FB_WRITE(fb_rt.wake_asked, 0);
+	FB_WRITE(g->wake_asked, 0);
 	if (fb_unlikely(c->locked))
 		fb_pin_entered(c, p);
 	/* Pairs with the token of fb_sched_wake_slow. */
-	else if (FB_READ(fb_rt.search) == FB_SEARCH_WOKEN && !c->cur)
-		c->searching = __atomic_compare_exchange_n(&fb_rt.search,
+	else if (FB_READ(g->search) == FB_SEARCH_WOKEN && !c->cur)
+		c->searching = __atomic_compare_exchange_n(&g->search,
 				&woken, FB_SEARCH_RUNS, false,
 				__ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 	fb_sched_turn(p);
 	fb_sched_watch(p);
-	if (fb_poller_missing())
-		fb_sched_wake();
+	if (fb_poller_missing(g))
+		fb_sched_wake(p);
 	return p;
 }
 
@@ -157,16 +176,16 @@ static bool wait_processor(struct fb_carrier *c, unsigned int flags,
 		c->kept = r == FB_EVENT_NONE;
 		i = FB_READ(c->page->processor);
 		if (i != FB_NO_PROCESSOR) {
-			c->proc = &fb_rt.proc[i];
+			c->proc = &c->group->proc[i];
 			c->proc_index = i;
 			fb_san_acquire(c->proc);
 			if (fb_unlikely(FB_READ(fb_tr.on)))
 				fb_trace_arrive(c, r, back);
 			id = c->cur ? c->cur->id : 0;
-			FB_PROBE(handoff, id, i, r);
+			FB_PROBE(handoff, id, c->proc->index, r);
 			return true;
 		}
-		if (r == -ESHUTDOWN || FB_READ(fb_rt.state) >= FB_STOPPING)
+		if (r == -ESHUTDOWN || fb_group_ends(c->group))
 			return false;
 		if (r < 0 && r != -EINTR)
 			fb_die("cannot wait for a processor: error %d", -r);
@@ -193,7 +212,7 @@ struct fb_processor *fb_sched_moved(struct fb_carrier *c, uint32_t i)
 
 	if (i != FB_NO_PROCESSOR) {
 		c->proc_index = i;
-		c->proc = &fb_rt.proc[i];
+		c->proc = &c->group->proc[i];
 		fb_san_acquire(c->proc);
 		if (fb_unlikely(FB_READ(fb_tr.on)))
 			fb_trace_moved(c);
@@ -230,7 +249,7 @@ void fb_sched_give(struct fb_carrier *c, struct fb_processor *p, bool to_spare)
 /* Should the carriers that wait to continue have this processor now? */
 bool fb_sched_give_due(struct fb_processor *p)
 {
-	return FB_READ(fb_rt.info->waiting) &&
+	return FB_READ(p->info->waiting) &&
 	       fb_clock() - p->given_at >= GIVE_NS;
 }
 
@@ -250,7 +269,8 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	if (fb_trace_due(p))
 		fb_trace_look(p);
 	fb_follow(p);
-	if (fb_timer_earliest() == FB_NEVER && !fb_poller_missing())
+	if (fb_timer_earliest(p->group) == FB_NEVER &&
+	    !fb_poller_missing(p->group))
 		return;
 	now = fb_clock();
 	dt = now - p->looked_at;
@@ -262,7 +282,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	fb_sched_look_at(p, p->pass + p->look_every);
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
-	if (fb_poller_missing())
+	if (fb_poller_missing(p->group))
 		fb_poller_look(p, now);
 }
 
@@ -290,7 +310,7 @@ pick_slow(struct fb_processor *p)
 		return fb_seed_pick(p);
 	if (p->pass >= p->look_next) {
 		fb_sched_look(p);
-		if (FB_READ(fb_rt.state) >= FB_STOPPING || fb_sched_retired(p))
+		if (fb_group_ends(p->group) || fb_sched_retired(p))
 			return NULL;
 		if (p->looks % 8 == 0 ||
 		    p->look_next - p->pass >= LOOK_TIMERS) {
@@ -327,7 +347,8 @@ pick_recorded(struct fb_processor *p)
 __attribute__((noinline)) struct fiber *
 fb_sched_pick_slow(struct fb_processor *p)
 {
-	return fb_unlikely(p->recording) ? pick_recorded(p) : pick_slow(p);
+	return fb_unlikely(p->marks & FB_RECORDING) ? pick_recorded(p) :
+						      pick_slow(p);
 }
 
 /* ---- what fibers do ---- */
@@ -380,11 +401,11 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		f = pick_any(p);
 	}
 	/* A single processor sleeps at once, and sees what is ready. */
-	if (!f && fb_poller_wanted() && fb_rt.nproc > 1 &&
+	if (!f && fb_poller_wanted(p->group) && p->group->nproc > 1 &&
 	    fb_poller_look(p, FB_NEVER))
 		f = pick_any(p);
 	if (!f && fb_sched_empty(p)) {
-		if (FB_READ(fb_rt.info->waiting))
+		if (FB_READ(p->info->waiting))
 			c->kept = false;	/* as in find() */
 		else
 			f = fb_search(c, p);
@@ -414,7 +435,7 @@ static struct fiber *find(struct fb_carrier *c, struct fb_processor *p)
 	if (c->searching) {
 		fb_search_end(c);
 		if (fb_sched_work(p))
-			fb_sched_wake();
+			fb_sched_wake(p);
 	}
 	return f;
 }
@@ -431,26 +452,38 @@ static uint64_t with_slack(const struct fb_processor *p, uint64_t deadline)
 	return deadline && deadline < soonest && p->fired > 1 ? soonest : deadline;
 }
 
+/* Until work comes, or the deadline. False: it is the end. */
+static bool sleep_idle(struct fb_carrier *c, uint64_t deadline)
+{
+	struct fb_group *g = c->group;
+	uint64_t soon;
+
+	if (fb_poller_wanted(g)) {
+		if (fb_likely(fb_poller_ready(g))) {
+			fb_poller_sleep(c, deadline);
+			return true;
+		}
+		soon = fb_clock() + POLL_NS;
+		if (!deadline || soon < deadline)
+			deadline = soon;
+	}
+	/* Told of work, searched, found none: a takeover word is stale. */
+	return wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
+			      (c->kept ? FB_WAIT_SURE : 0), deadline);
+}
+
 /* Give the processor away, if nobody has work for it; come back with one. */
 static bool idle(struct fb_carrier *c, struct fb_processor *p)
 {
-	uint64_t deadline, until;
-	bool ok = true;
+	bool ok;
 
 	if (fb_unlikely(fb_stack_idle(p)))
 		return true;
 	FB_WRITE(p->watch, p->hurry ? FB_TAKEOVER_READY : 0);
 	fb_sched_publish(p);
 	fb_deadlock_idle();
-	deadline = fb_sched_watching();
-	until = with_slack(p, deadline);
-	/* Told of work, searched, found none: a takeover word is stale. */
-	if (fb_poller_wanted())
-		fb_poller_sleep(c, until);
-	else
-		ok = wait_processor(c, FB_WAIT_SPARE | FB_WAIT_GIVE |
-				    (c->kept ? FB_WAIT_SURE : 0), until);
-	fb_sched_unwatch(deadline);
+	ok = sleep_idle(c, with_slack(p, fb_sched_watching(c)));
+	fb_sched_unwatch(c);
 	if (ok)
 		arrive(c);
 	return ok;
@@ -465,7 +498,7 @@ void fb_sched_loop(struct fb_carrier *c)
 	if (!wait_processor(c, FB_WAIT_SPARE, 0))
 		return;
 	arrive(c);
-	while (FB_READ(fb_rt.state) < FB_STOPPING) {
+	while (!fb_group_ends(c->group)) {
 		f = c->locked ? fb_pin_wait(c) : find(c, c->proc);
 		p = c->proc;
 		if (!f) {

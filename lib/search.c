@@ -37,23 +37,24 @@ static void unannounce(struct fb_processor *v)
 
 static struct fiber *steal(struct fb_processor *p, bool all)
 {
-	uint32_t n = fb_rt.nproc, at;
+	struct fb_processor *proc = p->group->proc;
+	uint32_t n = p->group->nproc, at;
 	struct fiber *f;
 
 	p->seed = p->seed * 1664525 + 1013904223;
 	at = (p->seed >> 16) % n;
 	for (uint32_t i = 0; i < n; i++, at = at + 1 < n ? at + 1 : 0) {
-		if (&fb_rt.proc[at] == p)
+		if (&proc[at] == p)
 			continue;
-		f = fb_runq_steal_oldest(&fb_rt.proc[at].soon);
+		f = fb_runq_steal_oldest(&proc[at].soon);
 		if (!f)
-			f = fb_runq_steal(&p->q, &fb_rt.proc[at].q, all);
+			f = fb_runq_steal(&p->q, &proc[at].q, all);
 		if (f) {
-			unannounce(&fb_rt.proc[at]);
+			unannounce(&proc[at]);
 			p->steals++;
 			if (fb_unlikely(p->tracing))
-				fb_trace_steal(p, f, at);
-			FB_PROBE(steal, f->id, p->index, at);
+				fb_trace_steal(p, f, proc[at].index);
+			FB_PROBE(steal, f->id, p->index, proc[at].index);
 			return f;
 		}
 	}
@@ -64,7 +65,7 @@ void fb_search_end(struct fb_carrier *c)
 {
 	c->searching = false;
 	/* Full barrier; pairs with the publisher's: see the head comment. */
-	__atomic_exchange_n(&fb_rt.search, FB_SEARCH_NONE, __ATOMIC_SEQ_CST);
+	__atomic_exchange_n(&c->group->search, FB_SEARCH_NONE, __ATOMIC_SEQ_CST);
 }
 
 /* Spin for a while as the only searcher; then one last look without the token. */
@@ -74,11 +75,11 @@ struct fiber *fb_search(struct fb_carrier *c, struct fb_processor *p)
 	struct fiber *f = NULL;
 	uint64_t end;
 
-	if (fb_rt.nproc == 1 && !c->searching)
+	if (p->group->nproc == 1 && !c->searching)
 		return NULL;
 	/* Pairs with fb_search_end: one searcher sees what the one before did. */
 	if (!c->searching &&
-	    !__atomic_compare_exchange_n(&fb_rt.search, &none, FB_SEARCH_RUNS,
+	    !__atomic_compare_exchange_n(&p->group->search, &none, FB_SEARCH_RUNS,
 					 false, __ATOMIC_SEQ_CST,
 					 __ATOMIC_RELAXED))
 		return steal(p, true);
@@ -90,7 +91,7 @@ struct fiber *fb_search(struct fb_carrier *c, struct fb_processor *p)
 			f = fb_sched_global_get(p);
 		for (int i = 0; !f && i < 32; i++)
 			fb_cpu_relax();
-	} while (!f && fb_clock() < end && !FB_READ(fb_rt.info->waiting));
+	} while (!f && fb_clock() < end && !FB_READ(p->info->waiting));
 	if (f)
 		return f;
 	fb_search_end(c);

@@ -124,7 +124,7 @@ void fb_seed_outside(int n)
 static bool may_jump(uint64_t due)
 {
 	if (due <= sd.now ||
-	    (!fb_poller_wanted() && !sd.outside && !fb_signal_wanted()))
+	    (!fb_poller_wanted(&fb_rt.group) && !sd.outside && !fb_signal_wanted()))
 		return true;
 	if (sd.due != due) {
 		sd.due = due;
@@ -135,7 +135,7 @@ static bool may_jump(uint64_t due)
 
 uint64_t fb_seed_wake_at(void)
 {
-	return fb_timer_earliest() == FB_NEVER ? FB_NEVER : sd.at;
+	return fb_timer_earliest(&fb_rt.group) == FB_NEVER ? FB_NEVER : sd.at;
 }
 
 static void fire(struct fb_processor *p)
@@ -149,9 +149,9 @@ struct fiber *fb_seed_idle(struct fb_processor *p)
 	struct fiber *f = NULL;
 	uint64_t due;
 
-	if (fb_poller_wanted() && fb_poller_look(p, FB_NEVER))
+	if (fb_poller_wanted(&fb_rt.group) && fb_poller_look(p, FB_NEVER))
 		f = fb_seed_pick(p);
-	while (!f && (due = fb_timer_earliest()) != FB_NEVER && may_jump(due)) {
+	while (!f && (due = fb_timer_earliest(&fb_rt.group)) != FB_NEVER && may_jump(due)) {
 		if (due > sd.now)
 			FB_WRITE(sd.now, due);
 		fire(p);
@@ -185,7 +185,7 @@ static void look(struct fb_processor *p)
 {
 	if (FB_READ(p->timer_next) <= sd.now)
 		fire(p);
-	if (sd.switches % LOOKS == 0 && fb_poller_wanted())
+	if (sd.switches % LOOKS == 0 && fb_poller_wanted(&fb_rt.group))
 		fb_poller_look(p, FB_NEVER);
 }
 
@@ -205,7 +205,7 @@ struct fiber *fb_seed_pick(struct fb_processor *p)
 
 	sd.yields = false;
 	FB_WRITE(c->page->pending, 1);
-	if (FB_READ(fb_rt.state) >= FB_STOPPING)
+	if (fb_group_ends(p->group))
 		return NULL;
 	look(p);
 	gather(p);

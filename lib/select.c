@@ -257,7 +257,7 @@ static int wait_any(struct fb_caller *me, struct fb_select *s, uint64_t deadline
 	state = fb_wait(me, &k, s->fds ? FB_WHY_IO : FB_WHY_SELECT);
 	unqueue_all(me->p, s);
 	if (s->fds)
-		fb_select_leave(s);
+		fb_select_leave(me->p, s);
 	if (state != FB_W_OBJECT)
 		return fb_wait_error(state);
 	c = (struct fiber_case *)(void *)

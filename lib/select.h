@@ -41,7 +41,7 @@ int fb_select_ask(struct fb_select *s, uint64_t deadline);
 void fb_select_release(struct fb_select *s);
 /* Off the waiter's stack, channels unlocked: watch them. */
 void fb_select_arm(struct fb_processor *p, struct fb_select *s);
-void fb_select_leave(struct fb_select *s);
+void fb_select_leave(struct fb_processor *p, struct fb_select *s);
 /* This one ended the wait. Its index if it was closed, -EAGAIN to ask again. */
 int fb_select_fd_woke(struct fb_select *s, struct fiber_case *c);
 

@@ -121,7 +121,7 @@ void fb_select_arm(struct fb_processor *p, struct fb_select *s)
 	struct fb_wait *k = s->k;
 	int r = 0;
 
-	fb_io_waits((int)s->fds);
+	fb_io_waits(p, (int)s->fds);
 	for (uint32_t i = 0; i < s->n && !r; i++) {
 		struct fiber_case *c = &s->cases[i];
 		struct fb_node *n = fb_case_node(c);
@@ -136,13 +136,13 @@ void fb_select_arm(struct fb_processor *p, struct fb_select *s)
 	fb_io_somebody_looks(p);
 }
 
-void fb_select_leave(struct fb_select *s)
+void fb_select_leave(struct fb_processor *p, struct fb_select *s)
 {
 	for (uint32_t i = 0; i < s->n; i++)
 		if (fb_case_is_fd(&s->cases[i]))
 			fb_io_leave(fb_case_node(&s->cases[i])->value,
 				    fb_case_node(&s->cases[i]));
-	fb_io_waits(-(int)s->fds);
+	fb_io_waits(p, -(int)s->fds);
 }
 
 int fb_select_fd_woke(struct fb_select *s, struct fiber_case *c)

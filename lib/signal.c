@@ -237,7 +237,7 @@ static int open_all(void)
 		return r;
 	sg.pid = getpid();
 	sg.missed = sg.asked = sg.answered = sg.quit = 0;
-	r = fb_os_thread(&sg.thread, go_round);
+	r = fb_os_thread(&sg.thread, go_round, NULL);
 	if (r) {
 		fb_sys(SYS_close, sg.in);
 		fb_sys(SYS_close, sg.out);

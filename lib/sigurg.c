@@ -39,8 +39,6 @@
 #define AT_MINSIGSTKSZ 51
 #endif
 
-#define G (&fb_user_group)
-
 static struct sigaction previous;
 
 static uintptr_t ip_of(const ucontext_t *u)
@@ -61,14 +59,15 @@ static void chain(int sig, siginfo_t *si, void *uc)
 }
 
 /* Runtime active, a critical section, or foreign code: later. */
-static bool preemptible(struct fb_user_carrier *uc, uintptr_t ip)
+static bool preemptible(struct fb_user_group *g, struct fb_user_carrier *uc,
+			uintptr_t ip)
 {
 	struct fb_cpage *page = &uc->page;
 
 	if (fb_load(&page->in_fiber) != 1 || fb_load(&page->no_preempt))
 		return false;
 	/* There blocking is the handshake: no runtime entry in between. */
-	if (!G->membarrier && fb_load(&page->blocking))
+	if (!g->membarrier && fb_load(&page->blocking))
 		return false;
 	return fb_preempt_text_ok(ip);
 }
@@ -77,13 +76,14 @@ static void on_sigurg(int sig, siginfo_t *si, void *context)
 {
 	struct fb_carrier *c = fb_self;
 	struct fb_user_carrier *uc = c ? c->backend : NULL;
+	struct fb_user_group *g = uc ? uc->group : NULL;
 	int saved = errno;
 
 	/* kicked pairs with the release in fb_sigurg_send. */
-	if (!uc || si->si_code != SI_TKILL || si->si_pid != G->pid ||
+	if (!uc || si->si_code != SI_TKILL || si->si_pid != g->pid ||
 	    !__atomic_exchange_n(&uc->kicked, 0, __ATOMIC_ACQUIRE)) {
 		chain(sig, si, context);
-	} else if (!preemptible(uc, ip_of(context))) {
+	} else if (!preemptible(g, uc, ip_of(context))) {
 		fb_store(&uc->page.pending, 1);
 		uc->page.refused++;
 	} else {
@@ -121,13 +121,13 @@ void fb_sigurg_tell(void)
 }
 
 /* Monitor only. The thread may be gone or another one by now: harmless. */
-void fb_sigurg_send(struct fb_user_carrier *uc)
+void fb_sigurg_send(struct fb_user_group *g, struct fb_user_carrier *uc)
 {
 	if (fb_unlikely(fb_rt.checks) && FB_READ(told) != fb_rt.epoch && taken())
-		fb_group_stir_keeper();
+		fb_group_stir_keeper(g);
 	/* Pairs with the exchange in on_sigurg. */
 	__atomic_store_n(&uc->kicked, 1, __ATOMIC_RELEASE);
-	syscall(SYS_tgkill, G->pid, fb_load(&uc->tid), SIGURG);
+	syscall(SYS_tgkill, g->pid, fb_load(&uc->tid), SIGURG);
 }
 
 /* ---- the alternate stack of the calling carrier ---- */

@@ -29,6 +29,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "pool.h"
 #include "stack.h"
 #if __has_include(<valgrind/valgrind.h>)
 #include <valgrind/valgrind.h>
@@ -157,11 +158,26 @@ static char *map_huge(size_t bytes)
 	return from;
 }
 
+/*
+ * What the backend is told of s; false: nothing. If that fails (-ENOSPC), such stacks
+ * work, they are only not preempted by the module.
+ */
+static bool arena_of(const struct fb_slab *s, struct fb_arena *a)
+{
+	a->base = (char *)(s + 1) - s->bytes;
+	a->stride = s->stride;
+	a->count = (s->bytes - sizeof(*s)) / s->stride;
+	/* The packed ones have canaries; of the program's memory nothing is known. */
+	a->guard = s->colours > 1 ? st.page : FB_CANARY_SIZE;
+	return s->at != 0;
+}
+
 /* Room for blocks of class k, known to the backend; *bytes is what it got. */
 static char *slab_map(unsigned int k, size_t *bytes)
 {
 	size_t stride = st.k[k].stride, tail = sizeof(struct fb_slab), n;
 	int err = errno;
+	struct fb_arena a;
 	struct fb_slab *s;
 	char *mem;
 
@@ -180,17 +196,28 @@ static char *slab_map(unsigned int k, size_t *bytes)
 	s->colours = fb_klass_packed(k) ? 1 : COLOURS;
 	n = (*bytes - tail) / stride;
 	*bytes = n * stride;
-	/* -ENOSPC: such stacks work, they are only not preempted by the module. */
-	if (k != FB_KLASS_OWN)
-		fb_rt.backend->stacks(mem, stride, n, fb_klass_small(k) ?
-				      FB_CANARY_SIZE : st.page);
 	errno = err;
 	fb_san_stack(mem, *bytes);
 	fb_lock(&st.lock);
 	s->next = st.slabs;
 	FB_RELEASE(st.slabs, s);	/* Pairs with the acquire in debug.c. */
 	fb_unlock(&st.lock);
+	/* Pairs with the fence in pool.c: a new group is told here or there. */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (arena_of(s, &a))
+		fb_pool_stacks(&a);
+	errno = err;
 	return mem;
+}
+
+void fb_stack_tell(struct fb_group *g)
+{
+	struct fb_arena a;
+
+	/* Pairs with the release in slab_map. */
+	for (struct fb_slab *s = FB_ACQUIRE(st.slabs); s; s = s->next)
+		if (arena_of(s, &a))
+			fb_rt.backend->stacks(g, &a);
 }
 
 /* A slab, smaller if it must be; at least one block. */
@@ -438,6 +465,20 @@ void fb_stack_put_slow(struct fb_processor *p, struct fiber *f)
 	f->link = *s.list;
 	*s.list = f;
 	++*s.count;
+}
+
+void fb_stack_flush(struct fb_group *g)
+{
+	fb_depot_forget(g);
+	for (uint32_t i = 0; !fb_mark_on && i < g->nproc; i++)
+		for (unsigned int k = 0; k < FB_KLASSES; k++) {
+			struct share s = share(&g->proc[i], k);
+
+			if (*s.list)
+				fb_depot_put(k, *s.list, *s.count);
+			*s.list = NULL;
+			*s.count = 0;
+		}
 }
 
 /* ---- start and end ---- */

@@ -100,6 +100,9 @@ struct fiber *fb_depot_get_cold(unsigned int k);
 /* Give a few blocks back to the kernel, if some of class k are cold. */
 bool fb_depot_trim(unsigned int k, uint64_t now);
 
+/* The timer that wakes for them is not one of g's, which has ended, any more. */
+void fb_depot_forget(struct fb_group *g);
+
 /* ---- guard.c ---- */
 int fb_guard_init(size_t page);
 /* Protect the lowest page of a new block, or else begin to watch it. */

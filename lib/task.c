@@ -57,7 +57,9 @@ static fiber_task_t *public(struct task *t)
 /* One a processor; they fill the first slots. */
 static uint32_t max_runners(void)
 {
-	return fb_rt.nproc < RUNNERS ? fb_rt.nproc : RUNNERS;
+	uint32_t n = fb_rt.group.nproc;
+
+	return n < RUNNERS ? n : RUNNERS;
 }
 
 static bool claim_idle(struct runner *r)
@@ -312,7 +314,8 @@ static int no_runner(int r)
 FB_EXPORT int fiber_task_start(fiber_task_t *task, int (*fn)(fiber_task_t *t),
 			       void (*done)(fiber_task_t *t))
 {
-	struct fiber_attr attr = { .size = sizeof(attr), .name = "tasks" };
+	struct fiber_attr attr = { .size = sizeof(attr), .name = "tasks",
+				   .pool = FIBER_POOL_DEFAULT };
 	struct task *t = (struct task *)task;
 	struct fb_caller me;
 	int r = 0;

@@ -21,8 +21,8 @@
  *   runs one fiber on and on     takeover READY: fb_preempted looks
  *   is blocked in the kernel     takeover WATCH: the processor is handed on
  *   is idle                      it sleeps with the deadline of them all and
- *                                says so in fb_rt.watched
- * Both words are set while a timer is earlier than fb_rt.watched. To a backend
+ *                                says so in fb_group.watched
+ * Both words are set while a timer is earlier than fb_group.watched. To a backend
  * WATCH is a reason to hand off but none to preempt, and the fiber that runs
  * may never block: so the timer counts as a ready fiber. An idle carrier that
  * comes for it finds nothing, sleeps with its deadline, and so watches it.
@@ -169,11 +169,11 @@ static unsigned int make_calls(struct fb_processor *to, struct fb_timer *t)
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 {
 	unsigned int n = 0, holdings = 0;
-	uint32_t at = to->index;
+	const struct fb_group *g = to->group;
+	struct fb_processor *of = to;
 	struct fired d;
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		struct fb_processor *of = &fb_rt.proc[at];
+	for (uint32_t i = 0; i < g->nproc; i++) {
 
 		while (FB_READ(of->timer_next) <= now &&
 		       (holdings++ < FIRE_PASS || fb_sched_empty(to))) {
@@ -181,18 +181,18 @@ unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now)
 			n += make_ready(to, d.ready, !n);
 			n += make_calls(to, d.calls);
 		}
-		at = at + 1 < fb_rt.nproc ? at + 1 : 0;
+		of = of + 1 < g->proc + g->nproc ? of + 1 : g->proc;
 	}
 	to->fired += n;
 	return n;
 }
 
-uint64_t fb_timer_earliest(void)
+uint64_t fb_timer_earliest(const struct fb_group *g)
 {
 	uint64_t next = FB_NEVER, t;
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
-		t = FB_READ(fb_rt.proc[i].timer_next);
+	for (uint32_t i = 0; i < g->nproc; i++) {
+		t = FB_READ(g->proc[i].timer_next);
 		if (t < next)
 			next = t;
 	}

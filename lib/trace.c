@@ -34,6 +34,8 @@
  * the end under its full name: once, by whoever ends the runtime or the process first
  * (fb_os_report_begin), and no ring goes before that is done. The child of a fork has
  * another pid: it writes none.
+ * Pools (pool.c) are not recorded: their processors have no ring.
+ *
  * Another process can have it recorded too, and reads the rings: trace_outside.c.
  */
 #include <stdlib.h>
@@ -171,6 +173,8 @@ void fb_trace_look(struct fb_processor *p)
 {
 	uint64_t now;
 
+	if (p->pooled)
+		return;
 	if (fb_unlikely(FB_READ(fb_tr.asked) || FB_READ(fb_tr.outside) ||
 			!FB_READ(fb_tr.on)))
 		fb_outside_look(p);
@@ -272,7 +276,7 @@ void fb_trace_ready_global(struct fiber *f)
 	/* Pairs with the release in begin in trace_outside.c: the rings. */
 	if (!FB_ACQUIRE(fb_tr.on) || FB_READ(fb_tr.stopped))
 		return;
-	r = &fb_tr.ring[fb_rt.nproc];
+	r = &fb_tr.ring[fb_rt.group.nproc];
 	fb_lock(&fb_tr.lock);
 	put(r, FB_TRACE_READY, f, fb_clock(), 0, 0, 0);
 	fb_unlock(&fb_tr.lock);
@@ -309,7 +313,7 @@ void fb_trace_fatal(void)
 
 static int map_rings(void)
 {
-	uint32_t n = fb_rt.nproc + 1;
+	uint32_t n = fb_rt.group.nproc + 1;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	size_t head = (n * sizeof(struct fb_tring) + page - 1) & ~(page - 1);
 	size_t each = (fb_tr.mask + 1) * sizeof(struct fb_trace_event);
@@ -333,7 +337,7 @@ static int map_rings(void)
  */
 static uint64_t event_ns(void)
 {
-	struct fb_tring *r = &fb_tr.ring[fb_rt.nproc];
+	struct fb_tring *r = &fb_tr.ring[fb_rt.group.nproc];
 	uint64_t best = FB_NEVER, from, ns;
 
 	for (int i = 0; i < PAGES; i++) {
@@ -369,7 +373,7 @@ int fb_trace_rings(uint64_t events, uint64_t cost)
 
 static void switch_on(void)
 {
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
 		fb_rt.proc[i].trace = &fb_tr.ring[i];
 	fb_stats_start();
 	fb_tr.on = true;
@@ -427,7 +431,7 @@ void fb_trace_stop(void)
 	fb_tr.outside = FB_OUTSIDE_OFF;
 	FB_WRITE(fb_tr.asked, 0);
 	FB_WRITE(fb_upcall_trace, 0);
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
 		fb_rt.proc[i].trace = NULL;
 	if (fb_tr.ring)
 		munmap(fb_tr.ring, fb_tr.bytes);

@@ -32,7 +32,7 @@ static void lane(uint32_t i, struct fb_trace_lane *l)
 int fb_trace_write(void)
 {
 	const struct fb_trace_source s = {
-		.nproc = fb_rt.nproc,
+		.nproc = fb_rt.group.nproc,
 		.pid = fb_tr.pid,
 		.backend = fb_rt.backend->name,
 		.started = fb_rt.started,

@@ -105,7 +105,7 @@ static uint64_t sum_up(unsigned int hist, uint64_t *sum)
 
 	for (unsigned int k = 0; k < FB_BUCKETS; k++) {
 		sum[k] = 0;
-		for (uint32_t i = 0; i <= fb_rt.nproc; i++)
+		for (uint32_t i = 0; i <= fb_rt.group.nproc; i++)
 			sum[k] += FB_READ(fb_tr.ring[i].hist[hist][k]);
 		n += sum[k];
 	}

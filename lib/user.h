@@ -14,6 +14,7 @@
 #ifndef FB_USER_H
 #define FB_USER_H
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,9 +29,9 @@
  * Never set by the kernel backend.
  */
 #define FB_AVAIL_MONITOR	(1U << 31)
-void fb_user_kick(void);
+void fb_user_kick(struct fb_group *g);
 /* In the child of a fork: nothing is handed out any more. */
-void fb_user_fork_child(void);
+void fb_user_fork_child(struct fb_group *g);
 
 /*
  * State of a carrier; every change is made under the group lock.
@@ -66,6 +67,7 @@ struct fb_user_carrier {
 	uint64_t cpu, looked, sent, preempts;
 	/* set by the monitor before SIGURG, taken by the handler */
 	uint32_t kicked;
+	struct fb_user_group *group;	/* constant */
 } __attribute__((aligned(64)));
 
 struct fb_user_proc {
@@ -110,9 +112,12 @@ struct fb_user_group {
 	/* futex words */
 	uint32_t keep_word __attribute__((aligned(64)));
 	uint32_t monitor_word;		/* 1: the monitor sleeps */
-};
 
-extern struct fb_user_group fb_user_group;
+	/* monitor only */
+	pthread_t monitor;
+	uint32_t away_next;		/* where the round of the away ones goes on */
+	uint64_t away_at, heal_at;
+};
 
 #define fb_load(p)	__atomic_load_n(p, __ATOMIC_RELAXED)
 #define fb_load_acq(p)	__atomic_load_n(p, __ATOMIC_ACQUIRE)
@@ -131,50 +136,53 @@ struct fb_group_todo {
 
 /* ---- group.c: any context ---- */
 uint64_t fb_group_now(void);
-void fb_group_lock(void);
-void fb_group_unlock(struct fb_group_todo *t);	/* t may be NULL */
+void fb_group_lock(struct fb_user_group *g);
+void fb_group_unlock(struct fb_user_group *g,
+		     struct fb_group_todo *t);	/* t may be NULL */
 
 /* ---- group.c: the lock is held ---- */
-void fb_group_set_avail(void);
-void fb_group_kick(struct fb_group_todo *t);
-uint32_t fb_group_missing(void);
-void fb_group_call_keeper(struct fb_group_todo *t);
-void fb_group_push_ready(struct fb_user_carrier *uc, bool returned,
-			 struct fb_group_todo *t);
-struct fb_user_carrier *fb_group_pop_ready(void);
-void fb_group_push_spare(struct fb_user_carrier *uc);
-void fb_group_unlink_spare(struct fb_user_carrier *uc);
-struct fb_user_carrier *fb_group_pop_spare(struct fb_group_todo *t);
-struct fb_user_proc *fb_group_proc_of(struct fb_user_carrier *uc);
-void fb_group_grant(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		    int event);
+void fb_group_set_avail(struct fb_user_group *g);
+void fb_group_kick(struct fb_user_group *g, struct fb_group_todo *t);
+uint32_t fb_group_missing(struct fb_user_group *g);
+void fb_group_call_keeper(struct fb_user_group *g, struct fb_group_todo *t);
+void fb_group_push_ready(struct fb_user_group *g, struct fb_user_carrier *uc,
+			 bool returned, struct fb_group_todo *t);
+struct fb_user_carrier *fb_group_pop_ready(struct fb_user_group *g);
+void fb_group_push_spare(struct fb_user_group *g, struct fb_user_carrier *uc);
+void fb_group_unlink_spare(struct fb_user_group *g, struct fb_user_carrier *uc);
+struct fb_user_carrier *fb_group_pop_spare(struct fb_user_group *g,
+					   struct fb_group_todo *t);
+struct fb_user_proc *fb_group_proc_of(struct fb_user_group *g,
+				      struct fb_user_carrier *uc);
+void fb_group_grant(struct fb_user_group *g, struct fb_user_proc *p,
+		    struct fb_user_carrier *uc, int event);
 void fb_group_release(struct fb_user_proc *p, struct fb_user_carrier *uc);
-void fb_group_enter_idle(void);
-struct fb_user_proc *fb_group_pick_idle(void);
-void fb_group_leave_idle(void);
-bool fb_group_any_ready(void);
-bool fb_group_any_takeover(void);
-void fb_group_hand_on(struct fb_user_proc *p, int event, bool work,
-		      struct fb_group_todo *t);
+void fb_group_enter_idle(struct fb_user_group *g);
+struct fb_user_proc *fb_group_pick_idle(struct fb_user_group *g);
+void fb_group_leave_idle(struct fb_user_group *g);
+bool fb_group_any_ready(struct fb_user_group *g);
+bool fb_group_any_takeover(struct fb_user_group *g);
+void fb_group_hand_on(struct fb_user_group *g, struct fb_user_proc *p,
+		      int event, bool work, struct fb_group_todo *t);
 
 /* ---- group.c: the monitor only ---- */
 /* The keeper goes round once: it has something to say. */
-void fb_group_stir_keeper(void);
-bool fb_group_retake(struct fb_user_proc *p, struct fb_user_carrier *uc,
-		     uint32_t seq, bool work);
-void fb_group_heal(void);
-void fb_group_set_asleep(bool asleep);
+void fb_group_stir_keeper(struct fb_user_group *g);
+bool fb_group_retake(struct fb_user_group *g, struct fb_user_proc *p,
+		     struct fb_user_carrier *uc, uint32_t seq, bool work);
+void fb_group_heal(struct fb_user_group *g);
+void fb_group_set_asleep(struct fb_user_group *g, bool asleep);
 
 /* monitor.c */
-int fb_monitor_start(void);
-void fb_monitor_stop(void);
+int fb_monitor_start(struct fb_user_group *g);
+void fb_monitor_stop(struct fb_user_group *g);
 
 /* sigurg.c */
 int fb_sigurg_setup(void);
 void fb_sigurg_close(void);
 int fb_sigurg_attach(struct fb_user_carrier *uc);
 void fb_sigurg_detach(struct fb_user_carrier *uc);
-void fb_sigurg_send(struct fb_user_carrier *uc);
+void fb_sigurg_send(struct fb_user_group *g, struct fb_user_carrier *uc);
 /* Any thread with descriptors: with FIBER_CHECK=1, once, if SIGURG was taken. */
 void fb_sigurg_tell(void);
 

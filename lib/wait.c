@@ -19,7 +19,7 @@ void fb_wait_init(void)
 #ifdef __SANITIZE_THREAD__
 	return;			/* it knows locks, not processors */
 #endif
-	if (fb_rt.nproc > 1 ||
+	if (fb_rt.group.nproc > 1 ||
 	    fb_os_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
 		return;
 	/* Pairs with the exchange in solo_end(): one sees the other's word. */
@@ -28,14 +28,8 @@ void fb_wait_init(void)
 		FB_WRITE(fb_rt.solo, 0);
 }
 
-/* Before a plain thread's first lock. */
-static void solo_end(void)
+void fb_solo_stop(void)
 {
-	/* Pairs with the exchange of solo above: one sees the other's word. */
-	if (!FB_READ(plain_seen))
-		__atomic_exchange_n(&plain_seen, 1, __ATOMIC_SEQ_CST);
-	if (!__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST))
-		return;
 	fb_lock(&solo_lock);
 	if (FB_READ(fb_rt.solo)) {
 		FB_WRITE(fb_rt.solo, FB_SOLO_ENDS);
@@ -48,6 +42,16 @@ static void solo_end(void)
 		FB_RELEASE(fb_rt.solo, 0);
 	}
 	fb_unlock(&solo_lock);
+}
+
+/* Before a plain thread's first lock. */
+static void solo_end(void)
+{
+	/* Pairs with the exchange of solo above: one sees the other's word. */
+	if (!FB_READ(plain_seen))
+		__atomic_exchange_n(&plain_seen, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_load_n(&fb_rt.solo, __ATOMIC_SEQ_CST))
+		fb_solo_stop();
 }
 
 /* ---- callers ---- */

@@ -304,4 +304,6 @@ static inline int fb_wait_error(unsigned int state)
 bool fb_wait_cancel(struct fiber *f);
 /* Before the runtime is on. */
 void fb_wait_init(void);
+/* There are more processors from now on. */
+void fb_solo_stop(void);
 #endif

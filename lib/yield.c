@@ -35,7 +35,7 @@ static __attribute__((noinline)) void yield_slow(struct fb_carrier *c,
 		fb_pin_yield(c, p);
 	} else if (fb_sched_retired(p)) {
 		fb_sched_give(c, p, true);
-	} else if (FB_READ(fb_rt.info->waiting) &&
+	} else if (FB_READ(p->info->waiting) &&
 		   (pending || fb_sched_give_due(p))) {
 		if (pending && fb_unlikely(p->trace != NULL))
 			fb_trace_preempt(p, c->cur);
@@ -50,7 +50,7 @@ yield(struct fb_carrier *c, struct fb_processor *p, uint32_t pending)
 	struct fiber *f = fb_pick(p);
 
 	if (fb_unlikely(!f)) {
-		f = FB_READ(fb_rt.info->waiting) || c->locked ||
+		f = FB_READ(p->info->waiting) || c->locked ||
 		    fb_sched_retired(p) ? NULL : fb_sched_global_get(p);
 		if (!f) {
 			yield_slow(c, p);
@@ -91,7 +91,7 @@ rare(const struct fb_carrier *c, const struct fb_processor *p,
      const struct fiber *self)
 {
 	return fb_unlikely(p->pass + 1 >= p->look_at ||
-			   FB_READ(fb_rt.info->either) |
+			   FB_READ(p->info->either) |
 			   FB_READ(fb_rt.pollers) || FB_GLANCE(p->q.next) ||
 			   self->flags & FB_F_STOPS || fb_thread_changed(c));
 }

@@ -32,6 +32,7 @@ extern "C" {
 #endif
 
 typedef struct fiber fiber_t;
+#include "fiber/pool.h"
 
 /* fiber_errno_location - errno of the thread that runs this now. Any thread. */
 int *fiber_errno_location(void);
@@ -165,6 +166,10 @@ const char *fiber_backend(void);
  *              fiber_thread_pin(cpu). Such fibers become ready and do not run at
  *              once
  * @cpu:        with FIBER_ATTR_CPU
+ * @pool:       the pool whose processors run it, see fiber_pool_create; NULL: that of
+ *              the spawning fiber, of a plain thread the default one;
+ *              FIBER_POOL_DEFAULT: the default one. In another pool than the spawning
+ *              fiber's it becomes ready, and does not run at once
  */
 struct fiber_attr {
 	size_t size;
@@ -174,6 +179,7 @@ struct fiber_attr {
 	unsigned int sched_class;
 	unsigned int flags;
 	unsigned int cpu;
+	fiber_pool_t *pool;
 };
 #define FIBER_ATTR_TIMES	1
 #define FIBER_ATTR_LOCK		2

@@ -226,6 +226,26 @@ static int on_fewer_processors(void)
 	return fiber_join(f, NULL);
 }
 
+/* Each has its pool. */
+static int crossing_pools(void *arg)
+{
+	struct fiber_attr at = { .size = sizeof(at) };
+	fiber_t *f, *g;
+
+	check_eq(0, fiber_pool_create(&at.pool, NULL));
+	check_eq(0, fiber_spawn_attr(&f, &at, a_then_b, NULL));
+	check_eq(0, fiber_pool_create(&at.pool, NULL));
+	check_eq(0, fiber_spawn_attr(&g, &at, b_then_a, NULL));
+	join(f);
+	join(g);
+	return 0;
+}
+
+static int in_pools(void)
+{
+	return fiber_run(crossing_pools, NULL);
+}
+
 static void check_said(const char *words)
 {
 	if (!strstr(said, words))
@@ -250,6 +270,14 @@ static void mutexes_that_cross_on_fewer(void)
 {
 	reported(on_fewer_processors);
 	check_said("\"a then b\": parked (mutex)");
+}
+
+static void mutexes_that_cross_pools(void)
+{
+	reported(in_pools);
+	check_said("\"a then b\": parked (mutex)");
+	check_said("\"b then a\": parked (mutex)");
+	check_said("3 of them wait, and 1 plain thread;");
 }
 
 static void abort_if_asked(void)
@@ -316,6 +344,7 @@ TEST(never_missed)
 #ifndef FB_TSAN
 		mutexes_that_cross, abort_if_asked, plain_threads_that_wait,
 		fibers_that_keep_their_thread, mutexes_that_cross_on_fewer,
+		mutexes_that_cross_pools,
 #endif
 	};
 
@@ -323,6 +352,7 @@ TEST(never_missed)
 	(void)plain_threads_that_wait;
 	(void)fibers_that_keep_their_thread;
 	(void)mutexes_that_cross_on_fewer;
+	(void)mutexes_that_cross_pools;
 	all_at_once(fn, ARRAY_SIZE(fn));
 	EXPECT_EQ(0, failures);
 }
@@ -403,6 +433,59 @@ static int waits_until(void *arg)
 	return fiber_event_wait_until(&never, fiber_now() + LONG) != -ETIMEDOUT;
 }
 
+/* It computes, in a pool, and all others wait for it. */
+static void *sets_after_work(void *arg)
+{
+	uint64_t end = now_ns() + LONG;
+
+	while (now_ns() < end)
+		;
+	check_eq(0, fiber_event_set(&never));
+	return arg;
+}
+
+static int waits_for_pool(void *arg)
+{
+	struct fiber_attr at = { .size = sizeof(at) };
+	fiber_t *f;
+
+	check_eq(0, fiber_pool_create(&at.pool, NULL));
+	check_eq(0, fiber_spawn_attr(&f, &at, sets_after_work, NULL));
+	check_eq(0, fiber_event_wait(&never));
+	join(f);
+	return failures;
+}
+
+static int work_in_a_pool(void)
+{
+	return fiber_run(waits_for_pool, NULL);
+}
+
+/* The same, where it sleeps: a timer of the pool's is armed. */
+static void *sets_after_sleep(void *arg)
+{
+	check_eq(0, fiber_sleep(LONG));
+	check_eq(0, fiber_event_set(&never));
+	return arg;
+}
+
+static int waits_for_sleeper(void *arg)
+{
+	struct fiber_attr at = { .size = sizeof(at) };
+	fiber_t *f;
+
+	check_eq(0, fiber_pool_create(&at.pool, NULL));
+	check_eq(0, fiber_spawn_attr(&f, &at, sets_after_sleep, NULL));
+	check_eq(0, fiber_event_wait(&never));
+	join(f);
+	return failures;
+}
+
+static int a_timer_of_a_pool(void)
+{
+	return fiber_run(waits_for_sleeper, NULL);
+}
+
 static int a_deadline(void)
 {
 	return fiber_run(waits_until, NULL);
@@ -469,6 +552,8 @@ CASE(a_timer)
 CASE(a_deadline)
 CASE(a_threads_deadline)
 CASE(a_descriptor)
+CASE(work_in_a_pool)
+CASE(a_timer_of_a_pool)
 CASE(off)
 
 TEST(never_false)
@@ -477,6 +562,7 @@ TEST(never_false)
 		in_a_sleep_case, blocked_in_the_kernel_case,
 		an_outside_thread_case, a_timer_case, a_deadline_case,
 		a_threads_deadline_case, a_descriptor_case, off_case,
+		work_in_a_pool_case, a_timer_of_a_pool_case,
 	};
 
 	all_at_once(fn, ARRAY_SIZE(fn));

@@ -66,6 +66,10 @@ uint64_t target_word(const struct target *t, uint64_t addr);
 uint32_t target_half(const struct target *t, uint64_t addr);
 /* How many are in use. */
 uint32_t target_processors(const struct target *t);
+/* Those that have counters: of all pools, and of some that have ended. */
+uint32_t target_all_processors(const struct target *t);
+/* A word of the info pages of all pools, added up. */
+uint32_t target_info(const struct target *t, uint32_t member);
 
 /* ---- fibers.c: its fibers ---- */
 

@@ -21,6 +21,7 @@ struct carrier {
 	uint64_t cur;
 	int tid;
 	uint64_t page;
+	uint32_t first;			/* processor of its pool */
 };
 
 #define NO_PROCESSOR	UINT32_MAX
@@ -73,6 +74,8 @@ static int read_carriers(struct walk *w)
 			.cur = target_word(t, at + t->d.carrier.cur),
 			.tid = (int)target_half(t, at + t->d.carrier.tid),
 			.page = target_word(t, at + t->d.carrier.page),
+			.first = t->d.pool.first ?
+				 target_half(t, at + t->d.pool.first) : 0,
 		};
 	}
 	if (w->nc)
@@ -234,7 +237,7 @@ static int processor_of(const struct target *t, const struct carrier *c)
 	if (!c || target_read(t, c->page + t->d.carrier_page.processor, &proc,
 			      sizeof(proc)) || proc == NO_PROCESSOR)
 		return -1;
-	return (int)proc;
+	return (int)(c->first + proc);
 }
 
 static int one(struct walk *w, const unsigned char *raw, uint64_t f)

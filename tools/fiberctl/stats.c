@@ -58,7 +58,7 @@ void stats_sum(const struct target *t, uint64_t sum[SUMS])
 	uint64_t rt = t->d.runtime;
 
 	sum[SPAWNED] = target_word(t, rt + t->d.runtime_at.plain_spawned);
-	sum_processors(t, sum, target_half(t, rt + t->d.runtime_at.nproc));
+	sum_processors(t, sum, target_all_processors(t));
 	sum_carriers(t, sum);
 }
 
@@ -71,7 +71,7 @@ static int count_one(const struct seen *s, void *arg)
 
 static int stats(pid_t pid, bool json)
 {
-	uint64_t sum[SUMS] = { 0 }, alive = 0, rt, info;
+	uint64_t sum[SUMS] = { 0 }, alive = 0, rt;
 	struct target t;
 	uint32_t nproc;
 
@@ -79,15 +79,14 @@ static int stats(pid_t pid, bool json)
 		return complain();
 	rt = t.d.runtime;
 	nproc = target_processors(&t);
-	info = target_word(&t, rt + t.d.runtime_at.info);
 	stats_sum(&t, sum);
 	show((struct number[]){
 		{ "fibers", alive },
 		{ "processors", nproc },
-		{ "carriers", target_half(&t, info + t.d.info.carriers) },
-		{ "spares", target_half(&t, info + t.d.info.spares) },
-		{ "idle", target_half(&t, info + t.d.info.idle) },
-		{ "waiting", target_half(&t, info + t.d.info.waiting) },
+		{ "carriers", target_info(&t, t.d.info.carriers) },
+		{ "spares", target_info(&t, t.d.info.spares) },
+		{ "idle", target_info(&t, t.d.info.idle) },
+		{ "waiting", target_info(&t, t.d.info.waiting) },
 		{ "spawned", sum[SPAWNED] }, { "ended", sum[ENDED] },
 		{ "switches", sum[SWITCHES] }, { "steals", sum[STEALS] },
 		{ "preemptions", sum[PREEMPTIONS] },

@@ -261,7 +261,43 @@ static bool sane_times(const struct fiber_debug *d)
 	return true;
 }
 
-uint32_t target_processors(const struct target *t)
+uint32_t target_all_processors(const struct target *t)
+{
+	return target_half(t, t->d.runtime + (t->d.pool.nproc ?
+					      t->d.pool.nproc :
+					      t->d.runtime_at.nproc));
+}
+
+/* The next pool behind the default one, from *i on; 0: no more. */
+static uint64_t next_pool(const struct target *t, uint32_t *i)
+{
+	uint64_t at, g;
+
+	while (t->d.pool.pools && ++*i < t->d.pool.max && *i < 65536) {
+		at = t->d.runtime + t->d.pool.pools + (uint64_t)*i * 8;
+		g = target_word(t, at);
+		if (!g)
+			break;
+		if (target_half(t, g + t->d.pool.state) == t->d.pool.on)
+			return g;
+	}
+	return 0;
+}
+
+uint32_t target_info(const struct target *t, uint32_t member)
+{
+	uint64_t rt = t->d.runtime, g;
+	uint32_t i = 0, n;
+
+	n = target_half(t, target_word(t, rt + t->d.runtime_at.info) + member);
+	while ((g = next_pool(t, &i)))
+		if (target_half(t, g + t->d.pool.nproc_of))
+			n += target_half(t, target_word(t, g + t->d.pool.info) +
+					    member);
+	return n;
+}
+
+static uint32_t of_default(const struct target *t)
 {
 	uint64_t rt = t->d.runtime;
 	uint32_t nproc = target_half(t, rt + t->d.runtime_at.nproc);
@@ -269,6 +305,16 @@ uint32_t target_processors(const struct target *t)
 		       target_half(t, rt + t->d.follow.use) : nproc;
 
 	return use < nproc ? use : nproc;
+}
+
+uint32_t target_processors(const struct target *t)
+{
+	uint32_t n = of_default(t), i = 0;
+	uint64_t g;
+
+	while ((g = next_pool(t, &i)))
+		n += target_half(t, g + t->d.pool.use);
+	return n;
 }
 
 /* The library's root is at t->root. */

@@ -101,8 +101,7 @@ static void names_for(struct fibers *d)
 static void take_counters(struct fibers *d)
 {
 	const struct target *t = &d->t;
-	uint64_t rt = t->d.runtime, sum[SUMS] = { 0 };
-	uint64_t info = target_word(t, rt + t->d.runtime_at.info);
+	uint64_t sum[SUMS] = { 0 };
 
 	stats_sum(t, sum);
 	for (int i = 0; i < SUMS; i++) {
@@ -110,9 +109,9 @@ static void take_counters(struct fibers *d)
 		d->sum[i] = sum[i];
 	}
 	d->nproc = target_processors(t);
-	d->idle = target_half(t, info + t->d.info.idle);
-	d->carriers = target_half(t, info + t->d.info.carriers);
-	d->spares = target_half(t, info + t->d.info.spares);
+	d->idle = target_info(t, t->d.info.idle);
+	d->carriers = target_info(t, t->d.info.carriers);
+	d->spares = target_info(t, t->d.info.spares);
 }
 
 static int open_again(struct top *v, struct fibers *d)

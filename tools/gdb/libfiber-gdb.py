@@ -36,6 +36,7 @@ GROUPS = (
     ("info", "waiting spares idle carriers"),
 )
 LOCK = struct.Struct("<2Q")     # follows them; a library of before ends there
+POOL_FIRST_AT = 456             # of pool.first, if the object is larger
 HEAD = struct.Struct("<8s2I4Q4IQ")
 NO_PROCESSOR = 0xffffffff
 WHERE_MAX = 2000               # fibers; gdb unwinds a thousand a second or so
@@ -82,6 +83,9 @@ class Root:
         self.lock_home, self.lock_mark = 0, 0
         if end - addr + LOCK.size <= head[2]:
             self.lock_home, self.lock_mark = LOCK.unpack(read(end, LOCK.size))
+        self.pool_first = 0
+        if head[2] >= POOL_FIRST_AT + 4:
+            self.pool_first = half(addr + POOL_FIRST_AT)
         if half(self.runtime + self.runtime_at.state) < self.runtime_at.on:
             raise gdb.GdbError("the fiber runtime does not run")
         self.why = [text(word(whys + 8 * i)) for i in range(count)]
@@ -111,6 +115,8 @@ class Root:
         try:
             page = word(carrier + self.carrier.page)
             number = half(page + self.carrier_page.processor)
+            if number != NO_PROCESSOR and self.pool_first:
+                number += half(carrier + self.pool_first)
         except gdb.MemoryError:     # the module's pages are in no core file
             return ""
         return "" if number == NO_PROCESSOR else number

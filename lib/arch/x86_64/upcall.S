@@ -19,6 +19,7 @@
 #define C_ERRNO_LOC	(56 + FB_SAN_SIZE)
 #define C_RETURNED	(120 + FB_SAN_SIZE)
 #define C_RETURNED_AS	(136 + FB_SAN_SIZE)
+#define C_FD		(184 + FB_SAN_SIZE)
 #define F_FN		(40 + FB_SAN_SIZE)
 #define F_ARG		(48 + FB_SAN_SIZE)
 #define P_IN_FIBER	0
@@ -48,12 +49,12 @@
 
 	/*
 	 * ip from the newest slot into the hole at \off(%rsp); the slot is free
-	 * then. Uses rax, rcx, rdx. Flags stay.
+	 * then. The carrier into \self. Uses rax, rcx, rdx. Flags stay.
 	 */
-	.macro take_ip off
+	.macro take_ip off, self
 	movq	fb_self@gottpoff(%rip), %rax
-	movq	%fs:(%rax), %rax
-	movq	C_PAGE(%rax), %rax
+	movq	%fs:(%rax), %\self
+	movq	C_PAGE(%\self), %rax
 	movl	P_DEPTH(%rax), %ecx
 	leal	-1(%rcx), %ecx
 	movq	P_SLOT(%rax, %rcx, 8), %rdx
@@ -120,9 +121,9 @@ fb_upcall_return:
 	cfi_push rsi
 	cfi_push rdi
 	cfi_push r11
-	take_ip	48
+	take_ip	48, rdi
 	movl	$16, %eax			/* SYS_ioctl */
-	movl	fb_upcall_fd(%rip), %edi
+	movl	C_FD(%rdi), %edi
 	movl	fb_upcall_acquire(%rip), %esi
 	movl	$0, %edx
 	syscall
@@ -202,10 +203,8 @@ fb_upcall_preempt:
 	cfi_push r13
 	cfi_push r14
 	cfi_push r15
-	take_ip	128
+	take_ip	128, rbx		/* the carrier */
 
-	movq	fb_self@gottpoff(%rip), %rbx
-	movq	%fs:(%rbx), %rbx		/* the carrier */
 	movq	%rsp, %rbp
 	.cfi_def_cfa_register %rbp
 
