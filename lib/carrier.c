@@ -128,7 +128,7 @@ static struct fb_carrier *carrier_get(struct fb_group *g, bool *again)
 	struct fb_carrier *me = lock(), *c = dead;
 
 	if (c)
-		dead = c->dead;
+		dead = c->mate;
 	unlock(me);
 	*again = c != NULL;
 	if (!c)
@@ -143,7 +143,7 @@ static void carrier_bury(struct fb_carrier *c)
 
 	FB_WRITE(c->page, NULL);
 	c->group = NULL;
-	c->dead = dead;
+	c->mate = dead;
 	dead = c;
 	unlock(me);
 }
@@ -261,6 +261,8 @@ static int carrier_make(struct fb_group *g)
 	} else {
 		if (!again)
 			carrier_list(c);
+		c->mate = g->mine;
+		g->mine = c;
 		FB_RELEASE(c->listed, 1);	/* Pairs with fb_os_sleep. */
 		fb_os_wake(&c->listed, 1);
 		g->made++;
@@ -355,12 +357,11 @@ static void join_carriers(struct fb_group *g)
 {
 	struct fb_carrier *c;
 
-	/* Pairs with the release in carrier_list. */
-	for (c = FB_ACQUIRE(fb_rt.carriers); c; c = c->next)
-		if (c->group == g) {
-			pthread_join(c->thread, NULL);
-			carrier_bury(c);
-		}
+	while ((c = g->mine)) {
+		g->mine = c->mate;
+		pthread_join(c->thread, NULL);
+		carrier_bury(c);
+	}
 }
 
 static void free_carriers(void)

@@ -146,7 +146,7 @@ FB_LOOKS static uint64_t passes(void)
 {
 	uint64_t n = 0;
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_processors(); i++)
 		n += FB_SEE(fb_rt.proc[i].pass) + FB_SEE(fb_rt.proc[i].ended);
 	return n;
 }

@@ -59,7 +59,7 @@ FB_LOOKS static uint64_t activity(void)
 {
 	uint64_t n = FB_SEE(fb_rt.plain_spawned);
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
+	for (uint32_t i = 0; i < fb_processors(); i++) {
 		const struct fb_processor *p = &fb_rt.proc[i];
 
 		n += FB_SEE(p->pass) + FB_SEE(p->ended) -
@@ -73,7 +73,7 @@ FB_LOOKS static bool some_alive(void)
 {
 	uint64_t n = FB_SEE(fb_rt.plain_spawned);
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_processors(); i++)
 		n += fb_fiber_spawned(&fb_rt.proc[i]) -
 		     FB_SEE(fb_rt.proc[i].ended);
 	return n;

@@ -272,7 +272,7 @@ struct fb_carrier {
 	int fd;				/* kern.c: of .group, for upcall.S */
 	uint32_t first;			/* of .group, which is constant while it lives: */
 	struct fb_group *group;		/* the index of its first processor */
-	struct fb_carrier *dead;	/* carrier.c: the next that may be used again */
+	struct fb_carrier *mate;	/* carrier.c: the next of .group, or of the dead */
 	uint64_t watches, looks;	/* sched.c; FB_NEVER: does not */
 } __attribute__((aligned(FB_LINE)));
 
@@ -338,6 +338,7 @@ struct fb_group {
 	uint32_t locked;		/* atomic: carriers kept for one fiber */
 
 	/* carrier.c */
+	struct fb_carrier *mine;	/* who makes and ends its carriers alone; by .mate */
 	pthread_t keeper;
 	uint32_t made, ready;		/* atomic: carriers created; attached or failed */
 	int keeper_tid;			/* atomic; the keeper's own */
@@ -392,6 +393,12 @@ struct fb_runtime {
 };
 
 extern struct fb_runtime fb_rt __attribute__((visibility("hidden")));
+
+/* Those from here on were never used. Any thread. */
+static inline uint32_t fb_processors(void)
+{
+	return FB_ACQUIRE(fb_rt.nproc);	/* Pairs with the release in pool.c. */
+}
 
 /* Whose f is. */
 static inline struct fb_group *fb_group_of(const struct fiber *f)

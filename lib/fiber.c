@@ -517,11 +517,11 @@ uint64_t fb_fiber_alive(void)
 {
 	uint64_t ended = 0, spawned = 0;
 
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_processors(); i++)
 		ended += FB_READ(fb_rt.proc[i].ended);
 	/* Ended before spawned. Pairs with the order in which owners count. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
-	for (uint32_t i = 0; i < fb_rt.nproc; i++)
+	for (uint32_t i = 0; i < fb_processors(); i++)
 		spawned += fb_fiber_spawned(&fb_rt.proc[i]);
 	return spawned + FB_READ(fb_rt.plain_spawned) - ended;
 }

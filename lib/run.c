@@ -646,7 +646,7 @@ FB_EXPORT int fiber_get_stats(struct fiber_stats *st)
 		return -EPERM;
 	s.size = st->size < sizeof(s) ? st->size : sizeof(s);
 	s.spawned = FB_READ(fb_rt.plain_spawned);
-	for (uint32_t i = 0; i < fb_rt.nproc; i++) {
+	for (uint32_t i = 0; i < fb_processors(); i++) {
 		s.spawned += fb_fiber_spawned(&fb_rt.proc[i]);
 		add_counters(&s, &fb_rt.proc[i]);
 	}
