@@ -16,7 +16,7 @@
 #   apt/             a private apt state; the host's own is only read
 #   kernels/NAME/    vmlinux (uncompressed), release, build -> header tree; swap/
 #                    and fuse/: the modules of zram and FUSE, in order of loading
-#                    (6.x; else empty)
+#                    (where they are not built in)
 #   trixie/          a small chroot: kbuild helpers of 7.x need its glibc
 #   source/VERSION/  version, and the tree of linux-source-VERSION
 #
@@ -146,6 +146,13 @@ image_package() {
 	esac
 }
 
+modules_package() {
+	case $1 in
+	7.*) echo "linux-modules-$1" ;;
+	*) image_package "$1" ;;
+	esac
+}
+
 resolve() {
 	local pattern r any
 	pattern=$(release_pattern "$1") ||
@@ -201,8 +208,8 @@ extract_vmlinux() {
 		die "$(basename "$1") is neither XZ, ZSTD nor LZ4 inside"
 }
 
-# unpack_modules FOLDER TO NAME...: those that are there, numbered; of 7.x the
-# modules are in another package, and FUSE is built in from 6.12 on
+# unpack_modules FOLDER TO NAME...: those that are there, numbered; FUSE is built in
+# from 6.12 on, and ever more of zram's
 unpack_modules() {
 	local from=$1 to=$2 m file n=0
 	shift 2
@@ -223,17 +230,31 @@ unpack_image() {
 	mkdir -p "$root/image"
 	dpkg-deb --fsys-tarfile "$deb" |
 		tar -x -C "$root/image" --wildcards --wildcards-match-slash \
-			'*/vmlinuz*' '*/zram.ko*' '*/zsmalloc.ko*' \
-			'*/lz4_compress.ko*' '*/lz4hc_compress.ko*' \
-			'*/fuse.ko*' 2>/dev/null ||
-		true			# not every pattern is there
+			'*/vmlinuz*'
 	z=$(find "$root/image" -name 'vmlinuz*' -type f)
 	[ -n "$z" ] || die "$(basename "$deb") holds no vmlinuz"
 	extract_vmlinux "$z" "$root/vmlinux"
-	unpack_modules "$root/image" "$root/swap" \
-		zsmalloc lz4_compress lz4hc_compress zram
-	unpack_modules "$root/image" "$root/fuse" fuse
 	rm -rf "$root/image"
+}
+
+# has_modules FOLDER: is all there that guest_modules puts there?
+has_modules() { [ -d "$1/fuse" ] && compgen -G "$1/swap/*-zram.ko" >/dev/null; }
+
+# guest_modules DEB FOLDER: its swap/ and fuse/
+guest_modules() {
+	local deb=$1 root=$2
+	mkdir -p "$root/modules"
+	dpkg-deb --fsys-tarfile "$deb" |
+		tar -x -C "$root/modules" --wildcards --wildcards-match-slash \
+			'*/zram.ko*' '*/zsmalloc.ko*' \
+			'*/lz4_compress.ko*' '*/lz4hc_compress.ko*' \
+			'*/fuse.ko*' 2>/dev/null ||
+		true			# not every pattern is there
+	unpack_modules "$root/modules" "$root/swap" \
+		zsmalloc lz4_compress lz4hc_compress zram
+	unpack_modules "$root/modules" "$root/fuse" fuse
+	rm -rf "$root/modules"
+	has_modules "$root" || die "$(basename "$deb") holds no zram"
 }
 
 download() {
@@ -244,20 +265,50 @@ download() {
 		die "download failed: $*"
 }
 
+# package DIR NAME: its file, of those downloaded there
+package() { find "$1" -name "$2_*"; }
+
+# complete NAME PACKAGE: what an older version of this script fetched lacks modules
+complete() {
+	local final=$CACHE/kernels/$1 tmp=$CACHE/kernels/.$1.tmp deb=$2
+	say "kernels: $1 lacks modules: fetching $deb"
+	rm -rf "$tmp"
+	download "$tmp/debs" "$deb"
+	guest_modules "$(package "$tmp/debs" "$deb")" "$tmp"
+	rm -rf "$final/swap" "$final/fuse"
+	mv "$tmp/fuse" "$tmp/swap" "$final/"
+	rm -rf "$tmp"
+}
+
 fetch_locked() {
-	local name=$1 final=$CACHE/kernels/$1 tmp release deb debs
-	[ ! -e "$final/release" ] || return 0
+	local final=$CACHE/kernels/$1 modules=''
+	[ ! -e "$final/release" ] || ! has_modules "$final" || return 0
 	with_lock apt apt_ready
+	[ ! -e "$final/release" ] ||
+		modules=$(modules_package "$(cat "$final/release")")
+	if [ -n "$modules" ] && known "$modules"; then
+		complete "$1" "$modules"
+	else
+		fetch_whole "$1"	# the archive may have it no more
+	fi
+}
+
+fetch_whole() {
+	local name=$1 final=$CACHE/kernels/$1 tmp=$CACHE/kernels/.$1.tmp
+	local release image modules deb debs
 	release=$(resolve "$name")
 	say "kernels: fetching $release as $name"
-	tmp=$CACHE/kernels/.$name.tmp
 	rm -rf "$tmp"
+	image=$(image_package "$release")
+	modules=$(modules_package "$release")
 	mapfile -t debs < <(header_packages "$release")
-	download "$tmp/debs" "${debs[@]}" "$(image_package "$release")"
+	[ "$modules" = "$image" ] || debs+=("$modules")
+	download "$tmp/debs" "${debs[@]}" "$image"
 	for deb in "$tmp"/debs/linux-headers-* "$tmp"/debs/linux-kbuild-*; do
 		dpkg -x "$deb" "$tmp"
 	done
-	unpack_image "$(find "$tmp/debs" -name "$(image_package "$release")_*")" "$tmp"
+	unpack_image "$(package "$tmp/debs" "$image")" "$tmp"
+	guest_modules "$(package "$tmp/debs" "$modules")" "$tmp"
 	relocate_headers "$tmp" "$final"
 	rm -rf "${tmp:?}/debs" "${tmp:?}/usr/share"
 	ln -s "usr/src/linux-headers-$release" "$tmp/build"
