@@ -198,9 +198,21 @@ for program in busy hog parked; do
 		-Wl,-rpath,"$BUILD/lib" -lfiber -lpthread
 done
 
+gcc -std=gnu11 -Wall -Wextra -o "$out/without" "$HERE/tools/without.c"
+
 start busy FIBER_PROCESSORS=1 FIBER_QUANTUM_US=2000
 case_ 'slices, blocks, handoffs, preemptions' shows_all
 case_ 'fiber-timeline draws it' drawn
+without=("$out/without" process_vm_readv process_vm_writev --)
+case_ 'by /proc/PID/mem, where the calls are missing' traced "$pid" '"sends" in slices'
+without=("$out/without" -p process_vm_readv process_vm_writev --)
+case_ 'or are forbidden' traced "$pid" '"sends" in slices'
+without=("$out/without" process_vm_writev pwrite64 --)
+ctl trace "$pid" -o "$out/none.json"
+case_ 'where neither can write' refused 1 \
+	"^fiberctl: process $pid may be read, but not made to record: Function not implemented$"
+case_ 'that alone is said' [ "$(wc -l <"$out/error")" = 1 ]
+without=()
 in_background 100
 ctl trace "$pid" -o "$out/none.json"
 case_ 'one at a time' refused 1 'being traced by another fiberctl$'

@@ -110,18 +110,48 @@ static int claim(void)
 	return 0;
 }
 
-static int put(uint32_t value)
+static ssize_t write_by_file(uint64_t addr, const void *from, size_t n)
+{
+	char name[40];
+	ssize_t done;
+	int fd;
+
+	snprintf(name, sizeof(name), "/proc/%d/mem", (int)k.t.pid);
+	fd = open(name, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? -ESRCH : -errno;
+	done = pwrite(fd, from, n, (off_t)addr);
+	if (done < 0)
+		done = -errno;
+	close(fd);
+	return done ? done : -ESRCH;	/* its memory is gone */
+}
+
+/* As with process_vm_readv: some kernels lack it, some containers forbid it. */
+static int write_word(uint64_t addr, uint32_t value)
 {
 	struct iovec local = { &value, sizeof(value) };
-	struct iovec remote = { (void *)(uintptr_t)at(k.t.d.trace.asked),
-				sizeof(value) };
+	struct iovec remote = { (void *)(uintptr_t)addr, sizeof(value) };
+	ssize_t done = process_vm_writev(k.t.pid, &local, 1, &remote, 1, 0);
 
-	if (!still_there())
-		return -ESRCH;
-	if (process_vm_writev(k.t.pid, &local, 1, &remote, 1, 0) !=
-	    (ssize_t)sizeof(value))
-		return target_fail(-EPERM, "process %d may be read, but not made to record: %s",
-				   (int)k.t.pid, strerror(errno));
+	if (done < 0)
+		done = -errno;
+	if (done == -ENOSYS || done == -EPERM)
+		done = write_by_file(addr, &value, sizeof(value));
+	if (done < 0)
+		return (int)done;
+	return done == (ssize_t)sizeof(value) ? 0 : -EFAULT;
+}
+
+static int put(uint32_t value)
+{
+	int r = still_there() ? write_word(at(k.t.d.trace.asked), value) : -ESRCH;
+
+	if (r == -ESRCH)
+		return r;
+	if (r)
+		return target_fail(r, "process %d may be read, but not made to record: %s",
+				   (int)k.t.pid, strerror(-r));
 	k.asked = value;
 	k.asked_at = clock_now();
 	return 0;
