@@ -232,6 +232,8 @@ static void *carrier_main(void *arg)
 		fb_self = NULL;
 		fb_guard_detach(c);
 		fb_rt.backend->detach(c);
+		/* It ends: deadlock.c must not take it for ours. */
+		FB_WRITE(c->page, NULL);
 	}
 	/* Our last touch. Pairs with the acquire in end_carriers. */
 	__atomic_fetch_sub(&g->ncarriers, 1, __ATOMIC_RELEASE);
@@ -428,9 +430,10 @@ int fb_carrier_start(struct fb_group *g)
 
 void fb_carrier_stop(struct fb_group *g)
 {
+	/* Before any of them ends: deadlock.c must not count who is not there. */
+	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	end_carriers(g);
 	pthread_join(g->keeper, NULL);
-	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	/* It may have made some while we looked away. */
 	end_carriers(g);
 	join_carriers(g);

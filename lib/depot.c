@@ -267,7 +267,8 @@ bool fb_stack_idle(struct fb_processor *p)
 
 void fb_depot_forget(struct fb_group *g)
 {
-	if (FB_READ(st.timed) && st.timer.proc && st.timer.proc->group == g &&
-	    fb_timer_del(&st.timer))
-		FB_RELEASE(st.timed, 0);	/* Pairs with the exchange above. */
+	for (uint32_t i = 0; FB_READ(st.timed) && i < g->nproc; i++)
+		if (fb_timer_take(&g->proc[i], &st.timer))
+			/* Pairs with the exchange above. */
+			FB_RELEASE(st.timed, 0);
 }

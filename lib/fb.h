@@ -719,6 +719,8 @@ bool fb_timer_add(struct fb_processor *p, struct fb_timer *t);
  * after, unless it is added again.
  */
 bool fb_timer_del(struct fb_timer *t);
+/* The same, if p has it: another may be adding it elsewhere. */
+bool fb_timer_take(struct fb_processor *p, struct fb_timer *t);
 unsigned int fb_timer_fire(struct fb_processor *to, uint64_t now);
 uint64_t fb_timer_earliest(const struct fb_group *g);
 

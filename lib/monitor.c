@@ -426,5 +426,4 @@ void fb_monitor_stop(struct fb_user_group *g)
 	fb_store_rel(&g->monitor_word, 0);
 	fb_os_wake(&g->monitor_word, 1);
 	pthread_join(g->monitor, NULL);
-	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 }

@@ -364,8 +364,8 @@ struct fb_processor *fb_poller_sleep(struct fb_carrier *c, uint64_t deadline)
 	uint64_t told;
 	int n = 0;
 
-	/* Somebody waits, so it is on. Pairs with the release in fb_poller_start. */
-	if (FB_ACQUIRE(fb_poller.on) != ON)
+	/* Pairs with the releases in fb_poller_start, fb_poller_ready. */
+	if (FB_ACQUIRE(*(g->index ? &g->set.on : &fb_poller.on)) != ON)
 		return c->proc;
 	count(g, 1);
 	if (any_work(g, c->kept)) {

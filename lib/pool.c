@@ -193,9 +193,11 @@ struct fb_group *fb_pool_next(const struct fb_group *g)
 	for (; i < FB_GROUPS; i++) {
 		/* Pairs with the release in find_group. */
 		struct fb_group *next = FB_ACQUIRE(fb_rt.pool[i]);
-
 		/* Pairs with the releases of the state below. */
-		if (next && (!i || FB_ACQUIRE(next->state) == FB_POOL_ON))
+		uint32_t state = next ? FB_ACQUIRE(next->state) : 0;
+
+		/* DECIDES: it may go on, and what it is not told now it never is. */
+		if (next && (!i || state == FB_POOL_ON || state == FB_POOL_DECIDES))
 			return next;
 		if (!next)		/* they come in order */
 			break;

@@ -75,6 +75,8 @@ bool fb_timer_add(struct fb_processor *p, struct fb_timer *t)
 
 	fb_lock(&p->timer_lock);
 	t->proc = p;
+	/* Before it is in a wheel. Pairs with the acquire in fb_timer_take. */
+	__atomic_thread_fence(__ATOMIC_RELEASE);
 	fb_wheel_add(&p->wheel, t);
 	earlier = publish_next(p);
 	fb_unlock(&p->timer_lock);
@@ -94,6 +96,21 @@ bool fb_timer_del(struct fb_timer *t)
 	}
 	fb_unlock(&p->timer_lock);
 	return armed;
+}
+
+bool fb_timer_take(struct fb_processor *p, struct fb_timer *t)
+{
+	bool holds;
+
+	fb_lock(&p->timer_lock);
+	/* Pairs with the fence in fb_timer_add: who sees it in a wheel sees whose. */
+	holds = FB_ACQUIRE(t->pprev) && FB_READ(t->proc) == p;
+	if (holds) {
+		fb_wheel_del(&p->wheel, t);
+		publish_next(p);
+	}
+	fb_unlock(&p->timer_lock);
+	return holds;
 }
 
 /* ---- for the scheduler ---- */

@@ -440,6 +440,8 @@ static void user_close(struct fb_group *group)
 	struct fb_user_group *g = group->backend;
 	uint32_t used;
 
+	/* The monitor, which ends now: deadlock.c must not count it as ours. */
+	__atomic_fetch_sub(&fb_rt.helpers, 1, __ATOMIC_RELAXED);
 	fb_group_lock(g);
 	fb_store(&g->info->dead, 1);
 	used = g->used;
