@@ -141,7 +141,6 @@ static void carrier_bury(struct fb_carrier *c)
 {
 	struct fb_carrier *me = lock();
 
-	FB_WRITE(c->page, NULL);
 	c->group = NULL;
 	c->mate = dead;
 	dead = c;

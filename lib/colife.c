@@ -68,19 +68,12 @@ FB_EXPORT int fiber_coro_create_attr(fiber_coro_t **out,
 				     const struct fiber_coro_attr *attr,
 				     fiber_coro_fn fn, void *arg)
 {
-	struct fiber_coro_attr a = { .size = sizeof(a) };
-	const char *extra = (const char *)attr;
+	struct fiber_coro_attr a;
 
 	if (!attr)
 		return fiber_coro_create(out, fn, arg);
-	if (!out || !fn || attr->size < sizeof(attr->size))
-		return -EINVAL;
-	/* Made for a newer library: what we do not know must be unused. */
-	for (size_t i = sizeof(a); i < attr->size; i++)
-		if (extra[i])
-			return -EINVAL;
-	memcpy(&a, attr, attr->size < sizeof(a) ? attr->size : sizeof(a));
-	if (a.stack && a.stack_size < STACK_MIN)
+	if (!out || !fn || fb_read_sized(&a, sizeof(a), attr) ||
+	    (a.stack && a.stack_size < STACK_MIN))
 		return -EINVAL;
 	*out = a.stack ? place(a.stack, a.stack_size) :
 			 fb_costack_get(a.stack_size);

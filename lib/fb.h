@@ -794,6 +794,8 @@ void fb_join_bury(struct fb_carrier *c, void *arg);
 _Noreturn void fb_fiber_end(void *result) __attribute__((visibility("hidden")));
 
 /* ---- fiber.c ---- */
+/* A struct that begins with its size, of which `known` bytes are; -EINVAL. */
+int fb_read_sized(void *to, size_t known, const void *from);
 uint64_t fb_fiber_spawned(const struct fb_processor *p);
 
 /* ---- once.c ---- */

@@ -401,18 +401,29 @@ FB_EXPORT int fiber_spawn(fiber_t **out, void *(*fn)(void *), void *arg)
 	return spawn_any(out, fn, arg);
 }
 
-static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
+int fb_read_sized(void *to, size_t known, const void *from)
 {
-	const char *extra = (const char *)attr;
+	const char *extra = from;
+	size_t size;
 
-	memset(a, 0, sizeof(*a));
-	if (attr->size < sizeof(attr->size))
+	memcpy(&size, from, sizeof(size));
+	memset(to, 0, known);
+	if (size < sizeof(size))
 		return -EINVAL;
 	/* Made for a newer library: what we do not know must be unused. */
-	for (size_t i = sizeof(*a); i < attr->size; i++)
+	for (size_t i = known; i < size; i++)
 		if (extra[i])
 			return -EINVAL;
-	memcpy(a, attr, attr->size < sizeof(*a) ? attr->size : sizeof(*a));
+	memcpy(to, from, size < known ? size : known);
+	return 0;
+}
+
+static int read_attr(struct fiber_attr *a, const struct fiber_attr *attr)
+{
+	int r = fb_read_sized(a, sizeof(*a), attr);
+
+	if (r)
+		return r;
 	if (a->stack && (a->stack_size < OWN_MIN ||
 			 (uintptr_t)a->stack + a->stack_size < a->stack_size))
 		return -EINVAL;

@@ -516,19 +516,13 @@ static int create(fiber_pool_t **pool, const struct fiber_pool_attr *a)
 static int read_attr(struct fiber_pool_attr *a,
 		     const struct fiber_pool_attr *attr)
 {
-	const char *extra = (const char *)attr;
+	int r;
 
 	memset(a, 0, sizeof(*a));
 	if (!attr)
 		return 0;
-	if (attr->size < sizeof(attr->size))
-		return -EINVAL;
-	/* Made for a newer library: what we do not know must be unused. */
-	for (size_t i = sizeof(*a); i < attr->size; i++)
-		if (extra[i])
-			return -EINVAL;
-	memcpy(a, attr, attr->size < sizeof(*a) ? attr->size : sizeof(*a));
-	return a->processors > FB_MAX_PROCESSORS ? -EINVAL : 0;
+	r = fb_read_sized(a, sizeof(*a), attr);
+	return !r && a->processors > FB_MAX_PROCESSORS ? -EINVAL : r;
 }
 
 FB_EXPORT int fiber_pool_create(fiber_pool_t **pool,

@@ -83,21 +83,6 @@ bool fb_timer_add(struct fb_processor *p, struct fb_timer *t)
 	return earlier;
 }
 
-bool fb_timer_del(struct fb_timer *t)
-{
-	struct fb_processor *p = t->proc;
-	bool armed;
-
-	fb_lock(&p->timer_lock);
-	armed = fb_wheel_holds(t);
-	if (armed) {
-		fb_wheel_del(&p->wheel, t);
-		publish_next(p);
-	}
-	fb_unlock(&p->timer_lock);
-	return armed;
-}
-
 bool fb_timer_take(struct fb_processor *p, struct fb_timer *t)
 {
 	bool holds;
@@ -111,6 +96,11 @@ bool fb_timer_take(struct fb_processor *p, struct fb_timer *t)
 	}
 	fb_unlock(&p->timer_lock);
 	return holds;
+}
+
+bool fb_timer_del(struct fb_timer *t)
+{
+	return fb_timer_take(t->proc, t);
 }
 
 /* ---- for the scheduler ---- */

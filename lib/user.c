@@ -331,7 +331,6 @@ static void user_detach(struct fb_carrier *c)
 	g->free = uc;
 	fb_store(&g->info->carriers, g->info->carriers - 1);
 	fb_group_unlock(g, &t);
-	FB_WRITE(c->page, NULL);
 	c->backend = NULL;
 }
 

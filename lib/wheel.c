@@ -247,8 +247,10 @@ static uint64_t less(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* The earliest tick of all beyond base's block (or, with deletions, before it); or, if */
-/* `begin`, that where the first slot with any of them begins. */
+/*
+ * The earliest tick of all beyond base's block (or, with deletions, before it); or, if
+ * `begin`, that where the first slot with any of them begins.
+ */
 static uint64_t beyond(const struct fb_wheel *w, bool begin)
 {
 	uint64_t at = block(w->base, 0) + 1, tick = UINT64_MAX;
