@@ -25,6 +25,8 @@ struct fiber_setup_args raw_args;
 volatile struct fiber_info_page *raw_info;
 volatile struct fiber_hint_page *raw_hint;
 static char *processors, *carriers;
+static char *xsaves;		/* of xsave_size bytes, one for each carrier */
+static size_t xsave_size;
 
 __thread volatile struct fiber_carrier_page *raw_page;
 __thread uint32_t raw_index;
@@ -102,6 +104,25 @@ static bool have_avx(void)
 	return (low & 6) == 6;
 }
 
+/*
+ * Where the preempt entry saves vector registers. From the kernel: a thread that had
+ * them of malloc would have an arena, whose lock it takes when it ends, and with a
+ * single processor who ends out of fiber can wait for it for ever (see mix.c).
+ */
+static void map_xsaves(void)
+{
+	unsigned int a, b, c, d;
+
+	__cpuid_count(0xd, 0, a, b, c, d);
+	xsave_size = (b + 63) & ~63UL;
+	xsaves = mmap(NULL, raw_args.max_carriers * xsave_size,
+		      PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (xsaves == MAP_FAILED) {
+		perror("# raw: mmap");
+		exit(1);
+	}
+}
+
 /* The pages of raw_fd, which is set up by raw_args. */
 void raw_map(void)
 {
@@ -111,6 +132,7 @@ void raw_map(void)
 			 PROT_READ | PROT_WRITE);
 	carriers = map(raw_args.off_carriers, raw_args.max_carriers,
 		       PROT_READ | PROT_WRITE);
+	map_xsaves();
 }
 
 /* The process's group: opened, set up, mapped. 0 or -errno. */
@@ -144,28 +166,15 @@ volatile struct fiber_carrier_page *raw_carrier(uint32_t i)
 	return (void *)(carriers + i * RAW_PAGE);
 }
 
-static void *new_xsave(void)
-{
-	unsigned int a, b, c, d;
-	void *area;
-
-	__cpuid_count(0xd, 0, a, b, c, d);
-	area = aligned_alloc(64, (b + 63) & ~63UL);
-	memset(area, 0, (b + 63) & ~63UL);
-	return area;
-}
-
 /* The calling thread becomes a carrier, without a processor. */
 int raw_attach(void)
 {
 	struct fiber_attach_args a = { .carrier = ~0U };
-	int err;
+	int err = raw_ioctl(raw_fd, FIBER_IOC_ATTACH, &a);
 
-	if (!raw_xsave)
-		raw_xsave = new_xsave();
-	err = raw_ioctl(raw_fd, FIBER_IOC_ATTACH, &a);
 	if (err)
 		return err;
+	raw_xsave = xsaves + a.carrier * xsave_size;
 	raw_index = a.carrier;
 	raw_page = raw_carrier(a.carrier);
 	return 0;
