@@ -17,7 +17,7 @@ BUILD=${BUILD:-$HERE/../build}
 limit=${FIBER_TEST_LIMIT:-300}
 
 run_one() {
-	local label rc=0
+	local label rc=0 began=$SECONDS
 	label=native/$(basename "$1" .sh)
 	echo "# RUN $label"
 	(
@@ -27,7 +27,7 @@ run_one() {
 	case $rc in
 	124|137) echo "not ok - $label: timeout after $limit s" ;;
 	esac
-	echo "# DONE $label rc=$rc"
+	echo "# DONE $label $((SECONDS - began))s rc=$rc"
 }
 
 if [ $# -eq 0 ]; then

@@ -12,9 +12,11 @@ function flush_program() {
 	printf "%s %s: %d ok", f ? "FAIL" : "  ok", label, p
 	if (f) printf ", %d not ok", f
 	if (s) printf ", %d skipped", s
+	if (took >= 5) printf ", %d s", took
 	printf "\n"
 	add_up()
 	label = ""
+	took = 0
 }
 
 function add_up() {
@@ -44,6 +46,8 @@ function fail(why) {
 /^# DONE / {
 	rc = $NF
 	sub(/^rc=/, "", rc)
+	if ($(NF - 1) ~ /^[0-9]+s$/)
+		took = $(NF - 1) + 0
 	if (rc != 0 && rc != 4 && !f)
 		fail("ended with status " rc)
 	if (p + f + s == 0)
