@@ -120,17 +120,33 @@ module_ready() {
 	done
 }
 
-# vm_suite KERNEL BACKENDS PREEMPTIONS: of module/preempt. The long stress is a
-# suite of its own.
-vm_suite() {
-	local k=$1 log=$LOGS/vm-$1.log
-	say "vm $k, library on: $2, $3 preemptions"
+# in_vm NAME KERNEL OPTION... [-- PROGRAM...]: the suite NAME, a boot of it
+in_vm() {
+	local log=$LOGS/$1.log k=$2 options=()
+	shift 2
 	module_ready "$k" || { broken "no module for kernel $k"; return 0; }
-	"$HERE/vm/run.sh" -tools -backends "$2" -t "${VM_TIMEOUT:-1800}" \
-		-e FIBER_STRESS_SECONDS=5 -e "FIBER_PREEMPTIONS=$3" \
-		"$k" >"$log" 2>&1 </dev/null || true
+	while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+	"$HERE/vm/run.sh" -t "${VM_TIMEOUT:-1800}" "${options[@]}" "$k" \
+		"${@:2}" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	tally "$log"
+}
+
+# vm_suite KERNEL PREEMPTIONS: of module/preempt. The long stress is a suite of
+# its own.
+vm_suite() {
+	say "vm $1, $2 preemptions"
+	in_vm "vm-$1" "$1" -tools -backends kernel -e FIBER_STRESS_SECONDS=5 \
+		-e "FIBER_PREEMPTIONS=$2"
+}
+
+# What the user backend asks of a kernel, and what is skipped natively for want of
+# swap or of cgroups of our own. All the rest is native's.
+user_suite() {
+	local lib=$BUILD/selftests/lib
+	say "vm $1, the user backend"
+	VM_TAG=user in_vm "user-$1" "$1" -backends user -- \
+		"$lib"/{block,cold,cpus,io,preempt}
 }
 
 # Unmodified libraries, PostgreSQL among them.
@@ -300,14 +316,14 @@ if has native; then
 	suite native "$HERE/native.sh"
 	suite syzkaller "$HERE/fuzz/syzkaller.sh"
 fi
-# The user backend asks little of a kernel, and registers are one matter for all:
-# those in full on the first one only.
+# Registers are one matter for all kernels: in full on the first one only.
 if has vm; then
-	backends="kernel user" preemptions=50000
+	preemptions=50000
 	for k in "${kernels[@]}"; do
-		vm_suite "$k" "$backends" "$preemptions"
-		backends=kernel preemptions=10000
+		vm_suite "$k" "$preemptions"
+		preemptions=10000
 	done
+	user_suite "${kernels[0]}"
 	libraries_suite "${kernels[0]}"
 fi
 if has model; then beside model "$HERE/model.sh"; fi
