@@ -146,7 +146,7 @@ user_suite() {
 	local lib=$BUILD/selftests/lib
 	say "vm $1, the user backend"
 	VM_TAG=user in_vm "user-$1" "$1" -backends user -- \
-		"$lib"/{block,cold,cpus,io,preempt}
+		"$lib"/{block,cold,cpus,io}
 }
 
 # Unmodified libraries, PostgreSQL among them.
@@ -245,7 +245,7 @@ flavours_suite() {
 	local log=$LOGS/flavours.log list=(6.1-rt 6.12-rt 7.3-rt 7.3-cloud)
 	say "flavours ${list[*]}"
 	KERNELS=${list[*]} PREEMPT=default TESTS="abi block handoff preempt" \
-		"$HERE/matrix.sh" >"$log" 2>&1 </dev/null || true
+		FIBER_PREEMPTIONS=10000 "$HERE/matrix.sh" >"$log" 2>&1 </dev/null || true
 	grep -v '^# TALLY' "$log" || true
 	echo "not run here: 6.1-cloud, 6.12-cloud, other programs, preempt=" \
 		"modes: make check-matrix"

@@ -10,6 +10,7 @@
 # PREEMPT  of default, none, voluntary, full, lazy (default: all). A kernel says
 #          itself which it has: the others are "n/a".
 # TESTS    all, module (selftests/module), or names of module programs
+# FIBER_PREEMPTIONS  of module/preempt (50000)
 # TIME     seconds; cells that do not start within it are "not run"
 #
 # A cell is "passed/failed/skipped seconds". Logs are in build/check/matrix-*.
@@ -58,7 +59,8 @@ run_cell() {
 	local k=$1 mode=$2 log=$LOGS/matrix-$1-$2.log begin=$SECONDS words=() line
 	[ "$mode" = default ] || words=(-append "preempt=$mode")
 	mapfile -t tests < <(programs)
-	VM_TAG=matrix-$mode "$HERE/vm/run.sh" -t 1500 "${words[@]}" "$k" \
+	VM_TAG=matrix-$mode "$HERE/vm/run.sh" -t 1500 "${words[@]}" \
+		-e "FIBER_PREEMPTIONS=${FIBER_PREEMPTIONS:-}" "$k" \
 		"${tests[@]}" >"$log" 2>&1 </dev/null || true
 	line=$(grep '^# TALLY ' "$log" | tail -n 1) || true
 	line=${line#\# TALLY }
