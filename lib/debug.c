@@ -186,11 +186,18 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.info = AT(fb_group, info),
 		.on = FB_POOL_ON,
 		.first = AT(fb_carrier, first),
+		.name = AT(fb_group, name),
+		.name_size = sizeof(((struct fb_group *)0)->name),
+		.flags = AT(fiber, flags),
+		.flag = FB_F_POOL,
+		.of = AT(fiber, pool),
 	},
 };
 
-/* The script for gdb knows this one by heart. */
+/* The script for gdb knows these by heart. */
 _Static_assert(offsetof(struct fiber_debug, pool.first) == 456, "POOL_FIRST_AT");
+_Static_assert(offsetof(struct fiber_debug, pool.pools) == 424, "POOL_POOLS_AT");
+_Static_assert(offsetof(struct fiber_debug, pool.name) == 460, "POOL_NAME_AT");
 
 /* ---- who runs: a table of the carriers' fibers ---- */
 
@@ -313,6 +320,20 @@ FB_LOOKS static void see_name(char name[16], const struct fiber *f)
 	name[sizeof(f->name) - 1] = 0;
 }
 
+/* Its pool stays while the runtime is on; another may have it by now. */
+FB_LOOKS static void see_pool(struct fiber_info *i, const struct fiber *f)
+{
+	const struct fb_group *g = NULL;
+
+	if (FB_SEE(f->flags) & FB_F_POOL)
+		/* Pairs with the release in find_group. */
+		g = FB_ACQUIRE(fb_rt.pool[FB_SEE(f->pool)]);
+	i->pool = g ? (fiber_pool_t *)(uintptr_t)g : FIBER_POOL_DEFAULT;
+	memset(i->pool_name, 0, sizeof(i->pool_name));
+	for (size_t k = 0; g && k < sizeof(g->name) - 1; k++)
+		i->pool_name[k] = FB_SEE(g->name[k]);
+}
+
 /* An owner word: fb_self_id. It may say anything, if its object is gone. */
 FB_LOOKS static void see_owner(struct fiber_info *i, uint64_t owner)
 {
@@ -394,6 +415,7 @@ FB_LOOKS static bool see(struct fiber_info *i, const struct fiber *f,
 	i->tid = c && !why ? c->tid : 0;
 	i->locked_tid = see_lock(f);
 	see_object(i, f, why);
+	see_pool(i, f);
 	i->sp = i->bp = i->ip = NULL;
 	i->stack_used = 0;
 	if (!i->tid)

@@ -96,6 +96,10 @@ struct fiber_debug {
 		uint32_t state, processors, nproc_of, use, info, on;
 		/* of a carrier: added to the processor of its page, the index */
 		uint32_t first;
+		uint32_t name, name_size;	/* of such a pool, too */
+		/* of a fiber: if its flags (16 bits) have flag, it is of pools[of] */
+		/* (8 bits), else of the default one */
+		uint32_t flags, flag, of;
 	} pool;
 };
 

@@ -113,6 +113,8 @@ static void say_head(const struct fiber_info *i)
 		say(" of the library");
 	if (i->name[0])
 		say(" \"%s\"", i->name);
+	if (i->pool_name[0])
+		say(" in pool \"%s\"", i->pool_name);
 	say(": %s", i->state_name);
 	if (i->why[0])
 		say(" (%s) for %llu.%03u s", i->why,

@@ -68,6 +68,7 @@
  */
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -480,6 +481,15 @@ static int start_seeded(struct fb_group *g)
 	return 0;
 }
 
+static void set_name(struct fb_group *g, const char *name)
+{
+	memset(g->name, 0, sizeof(g->name));
+	if (name && *name)
+		memcpy(g->name, name, strnlen(name, sizeof(g->name) - 1));
+	else
+		snprintf(g->name, sizeof(g->name), "pool %u", g->index & 0xff);
+}
+
 static void set_limits(struct fb_group *g, const struct fiber_pool_attr *a,
 		       uint32_t n)
 {
@@ -490,10 +500,6 @@ static void set_limits(struct fb_group *g, const struct fiber_pool_attr *a,
 	g->min_spares = n + SPARES;
 	if (g->min_spares > g->max_carriers - n)
 		g->min_spares = g->max_carriers - n;
-	memset(g->name, 0, sizeof(g->name));
-	if (a->name)
-		memcpy(g->name, a->name,
-		       strnlen(a->name, sizeof(g->name) - 1));
 }
 
 /* The lock is held. */
@@ -506,6 +512,7 @@ static int create(fiber_pool_t **pool, const struct fiber_pool_attr *a)
 	g = find_group(&r);
 	if (!g)
 		return r;
+	set_name(g, a->name);
 	set_limits(g, a, n);
 	r = fb_rt.seeded ? start_seeded(g) : start(g, n);
 	if (!r)

@@ -83,6 +83,21 @@ stacks() {
 		in_order 'reads +blocked.* reads \([^)]*parked.c:[0-9]+\)'
 }
 
+in_pools() {
+	[ "$status" = 0 ] &&
+		said '^ID +NAME +POOL +STATE ' &&
+		said '^[0-9]+ +computes +cpu +(running|ready) .* computes$' &&
+		said '^[0-9]+ +waits there +cpu +parked \(event\) ' &&
+		said '^[0-9]+ +sends +pool 2 +(parked|running|ready)' &&
+		said '^[0-9]+ +receives +- +(parked|running|ready)' &&
+		said '^[0-9]+ +waits here +- +parked \(event\) '
+}
+
+top_of_pools() {
+	[ "$status" = 0 ] && said '%CPU +ID +NAME +POOL +STATE ' &&
+		said ' computes +cpu +(running|ready) '
+}
+
 # Nothing is known at first; then some of it is used, sooner or later.
 spins_in_top() {
 	[ "$status" = 0 ] && [ "$(grep -c ' spins ' "$out/said")" = 5 ] &&
@@ -239,6 +254,18 @@ fi
 
 gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/crash" \
 	"$HERE/tools/crash.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" -lfiber
+gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/pools" \
+	"$HERE/tools/pools.c" -L"$BUILD/lib" -Wl,-rpath,"$BUILD/lib" -lfiber
+start_as pooled pools ''
+case_ 'ps says of which pool each is' seen ps "$pid" -- in_pools
+case_ 'top does' seen top -b -n 1 "$pid" -- top_of_pools
+if command -v python3 >/dev/null; then
+	case_ 'ps --json, too' seen ps --json "$pid" -- json_ok 'import json, sys
+v = {f["name"]: f.get("pool") for f in json.load(sys.stdin)}
+assert v == {"computes": "cpu", "waits there": "cpu", "sends": "pool 2",
+             "receives": None, "waits here": None}, v'
+fi
+stop
 start_as spin crash stay
 case_ 'processor and CPU time of one that runs' seen ps "$pid" -- spinning
 if command -v python3 >/dev/null; then

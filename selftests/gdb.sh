@@ -59,12 +59,20 @@ one_fiber() {
 
 id_of() { awk -v name="$1" 'index($0, name) { print $1; exit }' "$out/said"; }
 
-# Its standard input stays open, at 8, as long as it is to live. gdb's own core files
+in_pools() {
+	said '^ +Id +Name +Pool +State ' &&
+		said '[0-9]+ +computes +cpu +(on LWP|ready)' &&
+		said '[0-9]+ +waits there +cpu +parked \(event\)' &&
+		said '[0-9]+ +sends +pool 2 ' && said '[0-9]+ +waits here +- +parked'
+}
+
+# start NAME. Its standard input stays open, at 8, as long as it is to live. gdb's own core files
 # have nothing of a mapping behind the first page that it cannot read, such as the
 # guards that Linux 6.13 installs: so here the guards are mappings of their own.
 start() {
+	rm -f "$out/in" "$out/out"
 	mkfifo "$out/in" "$out/out"
-	FIBER_BACKEND=user FIBER_STACK_GUARD=mprotect "$out/parked" \
+	FIBER_BACKEND=user FIBER_STACK_GUARD=mprotect "$out/$1" \
 		<"$out/in" >"$out/out" &
 	target=$!
 	exec 8>"$out/in" 7<"$out/out"
@@ -96,7 +104,7 @@ gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/parked" \
 	"$HERE/tools/parked.c" "$out/lib/libfiber.so.0" \
 	-Wl,-rpath,"$out/lib" -lpthread
 
-start
+start parked
 in_gdb -p "$pid" -- 'info fibers' 'fiber apply all bt' \
 	"generate-core-file $out/core"
 case_ 'info fibers lists each, and its state' listed
@@ -125,6 +133,13 @@ else
 	n=$((n + 1))
 	echo "ok $n - # SKIP core files do not come here: core_pattern"
 fi
+gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/pools" \
+	"$HERE/tools/pools.c" "$out/lib/libfiber.so.0" -Wl,-rpath,"$out/lib"
+start pools
+in_gdb -p "$pid" -- 'info fibers'
+case_ 'info fibers says of which pool each is' in_pools
+exec 8>&-
+wait "$target" || true
 in_gdb /bin/true -- "source $out/lib/libfiber.so.0-gdb.py" 'info fibers'
 case_ 'a program without fibers is told so' said '^no fiber_debug_v1: '
 echo "1..$n"

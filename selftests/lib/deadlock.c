@@ -275,8 +275,8 @@ static void mutexes_that_cross_on_fewer(void)
 static void mutexes_that_cross_pools(void)
 {
 	reported(in_pools);
-	check_said("\"a then b\": parked (mutex)");
-	check_said("\"b then a\": parked (mutex)");
+	check_said("\"a then b\" in pool \"pool 1\": parked (mutex)");
+	check_said("\"b then a\" in pool \"pool 2\": parked (mutex)");
 	check_said("3 of them wait, and 1 plain thread;");
 }
 

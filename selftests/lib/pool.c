@@ -1138,13 +1138,107 @@ TEST(checked)
 
 /* ---- seen ---- */
 
+/* What programs were built with before pools stays where it was. */
+struct old_info {
+	size_t size;
+	uint64_t id;
+	char name[16];
+	uint32_t library, state;
+	const char *state_name, *why;
+	uint64_t for_ns;
+	size_t stack_used, stack_bytes;
+	void *(*entry)(void *);
+	void *sp, *bp, *ip;
+	int tid, locked_tid;
+	const void *object;
+	uint64_t owner;
+	char owner_name[16];
+};
+_Static_assert(offsetof(struct fiber_info, owner_name) ==
+	       offsetof(struct old_info, owner_name), "old callers");
+_Static_assert(offsetof(struct fiber_info, pool) == sizeof(struct old_info),
+	       "new members are at the end");
+
 static int sees(const struct fiber_info *i, void *arg)
 {
 	int *n = arg;
 
+	check_eq((long)sizeof(*i), (long)i->size);
 	n[0]++;
 	n[1] += i->state == FIBER_PARKED && !strcmp(i->why, "receive");
 	return 0;
+}
+
+/* Which pool each is said to be of: of the default one, two[0], two[1]. */
+static int counts_pools(const struct fiber_info *i, void *arg)
+{
+	int *n = arg;
+
+	if (i->pool == FIBER_POOL_DEFAULT && !i->pool_name[0])
+		n[0]++;
+	else if (i->pool == two[0] && !strcmp(i->pool_name, "fifteen bytes l"))
+		n[1]++;
+	else if (i->pool == two[1] && !strcmp(i->pool_name, "pool 2"))
+		n[2]++;
+	else
+		n[3]++;
+	return 0;
+}
+
+static char *dumped(void)
+{
+	static char text[8192];
+	FILE *file = tmpfile();
+	size_t n = 0;
+
+	check(file != NULL);
+	if (file && !fiber_dump(fileno(file))) {
+		rewind(file);
+		n = fread(text, 1, sizeof(text) - 1, file);
+	}
+	text[n] = 0;
+	if (file)
+		fclose(file);
+	return text;
+}
+
+TEST(pools_have_names)
+{
+	struct fiber_pool_attr a = {
+		.size = sizeof(a), .name = "fifteen bytes long",
+	};
+	int n[4] = { 0, 0, 0, 0 };
+	fiber_t *f[6];
+	char *text;
+
+	ASSERT_EQ(0, start(1, 0));
+	ASSERT_EQ(0, fiber_chan_create(&there, 0, 0));
+	ASSERT_EQ(0, fiber_pool_create(&two[0], &a));
+	/* An older program's struct: the name is not looked at. */
+	a.size = offsetof(struct fiber_pool_attr, name);
+	ASSERT_EQ(0, fiber_pool_create(&two[1], &a));
+	for (int i = 0; i < 6; i++)
+		f[i] = spawn_in(i == 0 ? FIBER_POOL_DEFAULT : two[i > 2], waits,
+				NULL);
+	EXPECT_EQ(0, fiber_walk(counts_pools, n));
+	EXPECT_EQ(1, n[0]);
+	EXPECT_EQ(2, n[1]);
+	EXPECT_EQ(3, n[2]);
+	EXPECT_EQ(0, n[3]);
+	text = dumped();
+	EXPECT_TRUE(strstr(text, " in pool \"fifteen bytes l\": ") != NULL);
+	EXPECT_TRUE(strstr(text, " in pool \"pool 2\": ") != NULL);
+	EXPECT_EQ(0, fiber_chan_close(there));
+	for (int i = 0; i < 6; i++)
+		join(f[i]);
+	end(two[0]);
+	end(two[1]);
+	/* Nobody has one: nothing is said of any. */
+	f[0] = spawn_in(FIBER_POOL_DEFAULT, waits, NULL);
+	EXPECT_TRUE(strstr(dumped(), "pool") == NULL);
+	join(f[0]);
+	EXPECT_EQ(0, fini_soon());
+	EXPECT_EQ(0, failures);
 }
 
 TEST(walk_sees_all)

@@ -41,6 +41,7 @@ struct target {
 	uint64_t now, started;		/* CLOCK_MONOTONIC ns; now 0: not known */
 	const char *why[64];		/* words; owned */
 	bool holes;			/* some memory with fibers is missing */
+	bool pools;			/* it has some, beside the default one */
 };
 
 /*
@@ -68,6 +69,9 @@ uint32_t target_half(const struct target *t, uint64_t addr);
 uint32_t target_processors(const struct target *t);
 /* Those that have counters: of all pools, and of some that have ended. */
 uint32_t target_all_processors(const struct target *t);
+/* The name of a pool by its number: "", 0: the default one. */
+void target_pool_name(const struct target *t, unsigned int i, char *name,
+		      size_t size);
 /* A word of the info pages of all pools, added up. */
 uint32_t target_info(const struct target *t, uint32_t member);
 
@@ -79,6 +83,7 @@ struct seen {
 	uint64_t id;
 	bool library;
 	char name[32];
+	char pool[32];			/* "": the default one */
 	enum state state;
 	const char *why;		/* a word, or "" */
 	uint64_t for_ns;
@@ -182,7 +187,7 @@ void list_between(struct list *k);
 void list_json(struct list *k, const struct seen *s, const char *where);
 /* A line for each fiber, and the one above them. */
 #define LIST_WIDTH	300
-void list_head(char text[LIST_WIDTH]);
+void list_head(char text[LIST_WIDTH], const struct target *t);
 void list_row(char text[LIST_WIDTH], struct list *k, const struct seen *s,
 	      const char *where);
 /* A callback of fibers_walk for k: keeps those that are wanted. */

@@ -30,6 +30,7 @@ struct walk {
 	struct target *t;
 	struct carrier *c;
 	size_t nc;
+	char pool[256][32];		/* names of pools; "": not asked yet */
 	int (*fn)(const struct seen *s, void *arg);
 	void *arg;
 	/* of this slab */
@@ -230,6 +231,20 @@ static void read_times(struct seen *s, const struct target *t,
 		s->cpu_ns += cpu - get(times, t->d.times.cpu);
 }
 
+static void read_pool(struct walk *w, struct seen *s, const unsigned char *raw)
+{
+	const struct target *t = w->t;
+	char *name = w->pool[raw[t->d.pool.of]];
+	uint16_t flags;
+
+	memcpy(&flags, raw + t->d.pool.flags, sizeof(flags));
+	if (!(flags & t->d.pool.flag))
+		return;
+	if (!*name)
+		target_pool_name(t, raw[t->d.pool.of], name, sizeof(s->pool));
+	memcpy(s->pool, name, sizeof(s->pool));
+}
+
 static int processor_of(const struct target *t, const struct carrier *c)
 {
 	uint32_t proc;
@@ -255,6 +270,7 @@ static int one(struct walk *w, const unsigned char *raw, uint64_t f)
 	s.id &= INT64_MAX;
 	s.entry = get(raw, t->d.fiber.fn);
 	read_name(&s, t, raw);
+	read_pool(w, &s, raw);
 	s.state = why ? S_PARKED : c ? state_on(w, c) : S_READY;
 	if (why) {
 		s.why = why < 64 && t->why[why] ? t->why[why] : "?";

@@ -28,6 +28,10 @@ void list_json(struct list *k, const struct seen *s, const char *where)
 		printf(", \"for_ns\": %llu", (unsigned long long)s->for_ns);
 	printf(", \"stack\": %llu, \"tid\": %d, \"locked_tid\": %d",
 	       (unsigned long long)s->stack, s->tid, s->locked_tid);
+	if (*s->pool) {
+		printf(", \"pool\": ");
+		json_string(s->pool);
+	}
 	if (s->processor >= 0)
 		printf(", \"processor\": %d", s->processor);
 	if (s->timed)
@@ -38,11 +42,22 @@ void list_json(struct list *k, const struct seen *s, const char *where)
 	json_string(names_function(k->n, s->entry));
 }
 
-#define LINE	"%-8s %-16s %-18s %9s %7s %3s %8s %8s  %-20s %s"
+#define LINE	"%-8s %-16s %s%-18s %9s %7s %3s %8s %8s  %-20s %s"
 
-void list_head(char text[LIST_WIDTH])
+/* A column of those alone that have pools. */
+static void pool_column(char text[48], const struct target *t, const char *pool)
 {
-	snprintf(text, LIST_WIDTH, LINE, "ID", "NAME", "STATE", "FOR", "STACK",
+	text[0] = 0;
+	if (t->pools)
+		snprintf(text, 48, "%-15s ", *pool ? pool : "-");
+}
+
+void list_head(char text[LIST_WIDTH], const struct target *t)
+{
+	char pool[48];
+
+	pool_column(pool, t, "POOL");
+	snprintf(text, LIST_WIDTH, LINE, "ID", "NAME", pool, "STATE", "FOR", "STACK",
 		 "CPU", "TIME", "THREAD", "WHERE", "STARTED WITH");
 }
 
@@ -67,14 +82,15 @@ static void numbers(char text[5][24], struct list *k, const struct seen *s)
 void list_row(char text[LIST_WIDTH], struct list *k, const struct seen *s,
 	      const char *where)
 {
-	char id[24], state[40], n[5][24];
+	char id[24], state[40], pool[48], n[5][24];
 
 	snprintf(id, sizeof(id), "%s%llu", s->library ? "L" : "",
 		 (unsigned long long)s->id);
 	snprintf(state, sizeof(state), "%s%s%s%s", state_name(s->state),
 		 *s->why ? " (" : "", s->why, *s->why ? ")" : "");
 	numbers(n, k, s);
-	snprintf(text, LIST_WIDTH, LINE, id, *s->name ? s->name : "-", state,
+	pool_column(pool, k->t, s->pool);
+	snprintf(text, LIST_WIDTH, LINE, id, *s->name ? s->name : "-", pool, state,
 		 n[0], n[1], n[2], n[3], n[4], *where ? where : "-",
 		 names_function(k->n, s->entry));
 }

@@ -35,7 +35,7 @@ static int ps_one(pid_t pid, bool json)
 		return complain();
 	k.n = names_open(&t);
 	k.w = where_open(k.n, &t);
-	list_head(head);
+	list_head(head, &t);
 	if (!json)
 		puts(head);
 	r = fibers_walk(&t, list_one, &k);

@@ -297,6 +297,21 @@ uint32_t target_info(const struct target *t, uint32_t member)
 	return n;
 }
 
+void target_pool_name(const struct target *t, unsigned int i, char *name,
+		      size_t size)
+{
+	uint64_t g = i ? target_word(t, t->d.runtime + t->d.pool.pools +
+					(uint64_t)i * 8) : 0;
+	size_t n = t->d.pool.name_size < size ? t->d.pool.name_size : size;
+
+	memset(name, 0, size);
+	if (g && n && !target_read(t, g + t->d.pool.name, name, n))
+		name[n - 1] = 0;
+	else
+		name[0] = 0;
+	printable(name);
+}
+
 static uint32_t of_default(const struct target *t)
 {
 	uint64_t rt = t->d.runtime;
@@ -315,6 +330,19 @@ uint32_t target_processors(const struct target *t)
 	while ((g = next_pool(t, &i)))
 		n += target_half(t, g + t->d.pool.use);
 	return n;
+}
+
+static bool sane_pools(const struct fiber_debug *d)
+{
+	return d->pool.flags <= d->fiber.size - 2 &&
+	       d->pool.of <= d->fiber.size - 1;
+}
+
+static bool any_pool(const struct target *t)
+{
+	uint32_t i = 0;
+
+	return t->d.pool.flag && next_pool(t, &i);
 }
 
 /* The library's root is at t->root. */
@@ -340,6 +368,8 @@ static int open_root(struct target *t)
 				   t->what);
 	if (!sane_times(&t->d))
 		t->d.times.flag = 0;
+	if (!sane_pools(&t->d))
+		t->d.pool.flag = 0;
 	r = target_read(t, t->d.runtime + t->d.runtime_at.state, &state,
 			sizeof(state));
 	if (r)
@@ -348,6 +378,7 @@ static int open_root(struct target *t)
 		return target_fail(-ENOENT, "%s has no fibers: its runtime has not been started, or has ended",
 				   t->what);
 	t->started = target_word(t, t->d.runtime + t->d.runtime_at.started);
+	t->pools = any_pool(t);
 	read_whys(t);
 	return 0;
 }

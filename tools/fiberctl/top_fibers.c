@@ -194,7 +194,7 @@ static void heads(struct top *v, char text[TOP_HEADS][TOP_WIDTH])
 		 a_second(d, SWITCHES), a_second(d, SPAWNED), a_second(d, ENDED),
 		 a_second(d, STEALS), a_second(d, PREEMPTIONS),
 		 a_second(d, HANDOFFS));
-	list_head(columns);
+	list_head(columns, &d->t);
 	snprintf(text[3], TOP_WIDTH, "%6s  %s", "%CPU", columns);
 }
 

@@ -37,6 +37,8 @@ GROUPS = (
 )
 LOCK = struct.Struct("<2Q")     # follows them; a library of before ends there
 POOL_FIRST_AT = 456             # of pool.first, if the object is larger
+POOL_POOLS_AT = 424             # of pool.pools
+POOL_NAME_AT = 460              # of pool.name, name_size, flags, flag, of
 HEAD = struct.Struct("<8s2I4Q4IQ")
 NO_PROCESSOR = 0xffffffff
 WHERE_MAX = 2000               # fibers; gdb unwinds a thousand a second or so
@@ -86,6 +88,13 @@ class Root:
         self.pool_first = 0
         if head[2] >= POOL_FIRST_AT + 4:
             self.pool_first = half(addr + POOL_FIRST_AT)
+        self.pool_flag = 0
+        if head[2] >= POOL_NAME_AT + 20:
+            (self.pool_name, self.pool_name_size, self.pool_flags,
+             self.pool_flag, self.pool_of) = struct.unpack(
+                 "<5I", read(addr + POOL_NAME_AT, 20))
+            self.pools = half(addr + POOL_POOLS_AT)
+        self.pool_names = {}
         if half(self.runtime + self.runtime_at.state) < self.runtime_at.on:
             raise gdb.GdbError("the fiber runtime does not run")
         self.why = [text(word(whys + 8 * i)) for i in range(count)]
@@ -98,6 +107,18 @@ class Root:
                 addr += 4
             setattr(self, name, group)
         return addr
+
+    def pool(self, raw):
+        """Name of the pool that a fiber belongs to; "" is the default one."""
+        if not self.pool_flag or not self.pool_flag & struct.unpack_from(
+                "<H", raw, self.pool_flags)[0]:
+            return ""
+        i = raw[self.pool_of]
+        if i not in self.pool_names:
+            pool = word(self.runtime + self.pools + 8 * i)
+            name = read(pool + self.pool_name, self.pool_name_size)
+            self.pool_names[i] = name.split(b"\0")[0].decode(errors="replace")
+        return self.pool_names[i]
 
     def carriers(self):
         """Address of the fiber that each carrier runs: thread's id, processor."""
@@ -157,6 +178,7 @@ class Fiber:
         self.entry = get(at.fn)
         name = raw[at.name:at.name + at.name_size]
         self.name = name.split(b"\0")[0].decode(errors="replace")
+        self.pool = root.pool(raw)
         self.high = word(addr + at.size) if own else addr
         why = raw[at.why]
         self.tid, self.cpu = (0, "") if why else carriers.get(addr, (0, ""))
@@ -359,22 +381,29 @@ class Place:
 class InfoFibers(gdb.Command):
     """info fibers - all fibers of the program"""
 
-    LINE = "%s %-8s %-16s %-34s %9s %3s  %-20s %s"
+    LINE = "%s %-8s %-16s%s %-34s %9s %3s  %-20s %s"
 
     def __init__(self):
         super().__init__("info fibers", gdb.COMMAND_STATUS)
 
+    @staticmethod
+    def pool(name, pools):
+        return " %-15s" % (name or "-") if pools else ""
+
     def invoke(self, argument, from_tty):
         n = 0
         looked_at = unwinder.fiber.id if unwinder.active() else None
-        print(self.LINE % (" ", "Id", "Name", "State", "Stack", "CPU", "Where",
-                           "Started with"))
+        all_fibers = list(fibers())
+        pools = any(f.pool for f in all_fibers)
+        print(self.LINE % (" ", "Id", "Name", self.pool("Pool", pools), "State",
+                           "Stack", "CPU", "Where", "Started with"))
         with Place():
-            for f in fibers():
+            for f in all_fibers:
                 n += 1
                 print(self.LINE % (
                     "*" if looked_at == f.id else " ",
-                    "library" if f.library else f.id, f.name, f.state,
+                    "library" if f.library else f.id, f.name,
+                    self.pool(f.pool, pools), f.state,
                     "" if f.tid else f.high - f.sp, f.cpu,
                     where(f) if n <= WHERE_MAX else "", function(f.entry)))
         print("%d fibers" % n)

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "pool.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -39,6 +41,8 @@ enum {
  * @owner:    the id of the fiber that has it (of a rwlock: for writing), or is joined;
  *            0: not known; FIBER_OWNER_THREAD: a plain thread has it
  * @owner_name: the name of that fiber
+ * @pool:     the pool that it belongs to, as fiber_pool_self() says it
+ * @pool_name: the name of that; "" for the default pool
  */
 #define FIBER_OWNER_THREAD	UINT64_MAX
 struct fiber_info {
@@ -58,6 +62,8 @@ struct fiber_info {
 	const void *object;
 	uint64_t owner;
 	char owner_name[16];
+	fiber_pool_t *pool;
+	char pool_name[16];
 };
 
 /*

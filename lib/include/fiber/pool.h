@@ -39,7 +39,8 @@ typedef struct fiber_pool fiber_pool_t;
  *                1024 at most
  * @max_carriers: cap on threads made for its fibers, one for each that is blocked;
  *                default: as in the default pool; at least processors + 1
- * @name:         for people; copied, at most 15 bytes are kept
+ * @name:         for people; copied, at most 15 bytes are kept; default: "pool" and a
+ *                number
  */
 struct fiber_pool_attr {
 	size_t size;
