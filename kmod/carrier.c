@@ -85,7 +85,7 @@ void fiber_carrier_end(struct fiber_carrier *c)
 {
 	if (c->gone)
 		return;
-	c->gone = true;
+	WRITE_ONCE(c->gone, true);
 	trace_exit(c, READ_ONCE(current->__state) == TASK_DEAD);
 	fiber_handoff_leave(c, FIBER_EVENT_EXIT);
 	irq_work_queue(&c->end);

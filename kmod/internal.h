@@ -313,7 +313,7 @@ static inline bool fiber_quantum_ticks(struct fiber_carrier *c)
 {
 	if (!c->group->preempt_ip)
 		return true;
-	return !READ_ONCE(c->early) && c->tick_cpu == smp_processor_id() &&
+	return !READ_ONCE(c->early) && READ_ONCE(c->tick_cpu) == smp_processor_id() &&
 	       hrtimer_is_queued(&c->quantum);
 }
 

@@ -104,7 +104,7 @@ static void hurry(void *info)
 	/* An owner that is current stays the owner while this interrupt lasts. */
 	raw_spin_lock_irqsave(&g->lock, flags);
 	c = p->owner;
-	if (c && !c->waiting && !c->gone) {
+	if (c && !READ_ONCE(c->waiting) && !READ_ONCE(c->gone)) {
 		mine = c->task == current;
 		cpu = READ_ONCE(c->tick_cpu);
 	}
@@ -173,7 +173,7 @@ static enum hrtimer_restart tick(struct hrtimer *timer)
 		return HRTIMER_NORESTART;
 	}
 	p = READ_ONCE(c->processor);
-	if (!p || c->waiting || c->gone)
+	if (!p || READ_ONCE(c->waiting) || READ_ONCE(c->gone))
 		return HRTIMER_NORESTART;
 	hrtimer_forward_now(timer, ns_to_ktime(look(c, p)));
 	return HRTIMER_RESTART;
