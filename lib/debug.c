@@ -192,6 +192,10 @@ FB_EXPORT const struct fiber_debug fiber_debug_v1 = {
 		.flag = FB_F_POOL,
 		.of = AT(fiber, pool),
 	},
+	.lanes = {
+		.pool = AT(fb_tring, pool),
+		.pool_size = sizeof(((struct fb_tring *)0)->pool),
+	},
 };
 
 /* The script for gdb knows these by heart. */

@@ -101,6 +101,11 @@ struct fiber_debug {
 		/* (8 bits), else of the default one */
 		uint32_t flags, flag, of;
 	} pool;
+	struct {
+		/* of a ring: the name of its pool, "": the default one. Behind the */
+		/* ring of plain threads there is one for each processor of pools */
+		uint32_t pool, pool_size;	/* 0: a library of before */
+	} lanes;
 };
 
 #endif

@@ -37,7 +37,7 @@
  *	threads		a keeper each; on the user backend, a monitor each
  *	searcher, spares, carriers that wait to continue	of each group
  *
- * Common to all: stacks, names and numbers, traces (of the default pool alone), what
+ * Common to all: stacks, names and numbers, traces, what
  * looks for deadlocks: it counts all groups.
  *
  * A pool ends (fiber_pool_destroy). Whoever reaches for one from outside is counted:
@@ -79,6 +79,7 @@
 #include "pool.h"
 #include "poller.h"
 #include "stack.h"
+#include "trace.h"
 #include "user.h"
 
 #define SPARES		2	/* beyond one a processor */
@@ -457,6 +458,7 @@ static int start(struct fb_group *g, uint32_t n)
 	if (first + n > fb_rt.nproc)
 		/* Pairs with the looks at all processors. */
 		FB_RELEASE(fb_rt.nproc, first + n);
+	fb_trace_pool(g);
 	FB_WRITE(g->visitors, 0);
 	/* Pairs with the acquire in fb_pool_next. */
 	FB_RELEASE(g->state, FB_POOL_ON);

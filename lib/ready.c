@@ -144,8 +144,6 @@ static void send_home(struct fiber *f)
 	struct fb_group *g = fb_group_of(f)->runs;
 	uint32_t pool = g->index != 0;
 
-	if (fb_unlikely(FB_READ(fb_tr.on)))
-		fb_trace_ready_global(f);
 	if (f->flags & FB_F_TIMES)
 		fb_times_ready(f);
 	/* Until f can end. Pairs with until_alone in pool.c. */
@@ -161,13 +159,16 @@ static void send_home(struct fiber *f)
 /* p is traced, or pooled. True: f is of another group, and went there. */
 static __attribute__((noinline)) bool odd(struct fb_processor *p, struct fiber *f)
 {
-	if (p->pooled && fb_group_of(f)->runs != p->group) {
-		fb_sched_ready_global(f);
-		return true;
-	}
+	const uint32_t none = FB_NO_PROCESSOR;
+
 	if (p->tracing)
 		fb_trace_ready(p, f);
-	return false;
+	if (!p->pooled || fb_group_of(f)->runs == p->group)
+		return false;
+	FB_PROBE(ready, f->id, none);
+	FB_WRITE(f->why, 0);
+	send_home(f);
+	return true;
 }
 
 /* Where it is to go: as all others; it is of the latency class, or another group. */
@@ -240,6 +241,8 @@ void fb_sched_ready_global(struct fiber *f)
 
 	FB_PROBE(ready, f->id, none);
 	FB_WRITE(f->why, 0);
+	if (fb_unlikely(FB_READ(fb_tr.on)))
+		fb_trace_ready_global(f);
 	send_home(f);
 }
 
@@ -259,7 +262,7 @@ static bool wake_with_token(struct fb_group *g)
 		return true;
 	}
 	if (fb_unlikely(FB_READ(fb_tr.on)))
-		FB_WRITE(fb_tr.wake_at, fb_clock());
+		FB_WRITE(fb_tr.wake_at[g->index], fb_clock());
 	if (fb_rt.backend->wake(g) == 1)
 		return true;
 	/*

@@ -3,7 +3,10 @@
  * trace.c - record who ran where (FIBER_TRACE=file)
  *
  * Each processor has a ring of events, written by its owner alone, which keeps the
- * newest; ring[nproc] is for plain threads, under a lock. Nothing is read before
+ * newest: ring[i] that of processor i of the default pool, ring[nproc] is for plain
+ * threads, under a lock, and ring[i + 1] that of processor i of another pool, which has
+ * its events mapped when there is the first. One that serves several pools, one after
+ * the other, has the name of the last; each begins with an event. Nothing is read before
  * the runtime has ended (fb_trace_stop), the program exits, or it dies of what this
  * library reports; in the last two cases carriers may still run: they see `stopped`
  * and record no more, and an event that is torn all the same is one wrong slice.
@@ -34,7 +37,6 @@
  * the end under its full name: once, by whoever ends the runtime or the process first
  * (fb_os_report_begin), and no ring goes before that is done. The child of a fork has
  * another pid: it writes none.
- * Pools (pool.c) are not recorded: their processors have no ring.
  *
  * Another process can have it recorded too, and reads the rings: trace_outside.c.
  */
@@ -60,8 +62,11 @@ uint32_t fb_upcall_trace;
 
 /* ---- one event ---- */
 
-static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
-		uint64_t time, uint64_t other, int tid, unsigned int why)
+/* name, of 16 bytes, is f's, or it is about nobody. */
+static inline void put_named(struct fb_tring *r, unsigned int kind,
+			     const struct fiber *f, const char *name,
+			     uint64_t time, uint64_t other, int tid,
+			     unsigned int why)
 {
 	struct fb_trace_event *e = &r->event[r->n & fb_tr.mask];
 
@@ -69,8 +74,8 @@ static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
 	e->id = f ? f->id : 0;
 	e->other = other;
 	e->fn = f ? (uintptr_t)f->fn : 0;
-	if (f)
-		memcpy(e->name, f->name, sizeof(e->name));
+	if (name)
+		memcpy(e->name, name, sizeof(e->name));
 	else
 		e->name[0] = 0;
 	e->tid = (uint32_t)tid;
@@ -79,6 +84,12 @@ static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
 	if (fb_tr.stats)
 		fb_stats_event(r, e);
 	FB_RELEASE(r->n, r->n + 1);	/* Pairs with lane in trace_file.c. */
+}
+
+static void put(struct fb_tring *r, unsigned int kind, const struct fiber *f,
+		uint64_t time, uint64_t other, int tid, unsigned int why)
+{
+	put_named(r, kind, f, f ? f->name : NULL, time, other, tid, why);
 }
 
 static inline uint64_t id_of(const struct fiber *f)
@@ -173,8 +184,6 @@ void fb_trace_look(struct fb_processor *p)
 {
 	uint64_t now;
 
-	if (p->pooled)
-		return;
 	if (fb_unlikely(FB_READ(fb_tr.asked) || FB_READ(fb_tr.outside) ||
 			!FB_READ(fb_tr.on)))
 		fb_outside_look(p);
@@ -309,27 +318,114 @@ void fb_trace_fatal(void)
 		write_once();
 }
 
-/* ---- start ---- */
+/* ---- rings ---- */
+
+static size_t ring_bytes(void)
+{
+	return ((size_t)fb_tr.mask + 1) * sizeof(struct fb_trace_event);
+}
+
+static void *map(size_t bytes)
+{
+	void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return m == MAP_FAILED ? NULL : m;
+}
+
+/* With its events; NULL: no memory. Whoever may write it. */
+static struct fb_tring *ring_at(uint32_t i)
+{
+	struct fb_tring *r = &fb_tr.ring[i];
+
+	if (!r->event)
+		FB_WRITE(r->event, map(ring_bytes()));
+	return r->event ? r : NULL;
+}
+
+static void unmap_rings(void)
+{
+	struct fb_tring *ring = fb_tr.ring;
+
+	FB_WRITE(fb_tr.ring, NULL);
+	for (uint32_t i = 0; ring && i < fb_trace_lanes(); i++)
+		if (ring[i].event)
+			munmap(ring[i].event, ring_bytes());
+	if (ring)
+		munmap(ring, FB_TRACE_RINGS * sizeof(*ring));
+}
 
 static int map_rings(void)
 {
-	uint32_t n = fb_rt.group.nproc + 1;
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	size_t head = (n * sizeof(struct fb_tring) + page - 1) & ~(page - 1);
-	size_t each = (fb_tr.mask + 1) * sizeof(struct fb_trace_event);
-	char *m;
-
-	fb_tr.bytes = head + n * each;
-	m = mmap(NULL, fb_tr.bytes, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (m == MAP_FAILED)
+	fb_tr.ring = map(FB_TRACE_RINGS * sizeof(*fb_tr.ring));
+	if (!fb_tr.ring)
 		return -ENOMEM;
-	fb_tr.ring = (struct fb_tring *)m;
-	for (uint32_t i = 0; i < n; i++)
-		fb_tr.ring[i].event =
-			(struct fb_trace_event *)(m + head + i * each);
+	for (uint32_t i = 0; i <= fb_rt.group.nproc; i++)
+		if (!ring_at(i)) {
+			unmap_rings();
+			return -ENOMEM;
+		}
 	return 0;
 }
+
+void fb_trace_forget(void)
+{
+	struct fb_trace_event *event;
+
+	for (uint32_t i = 0; i < fb_trace_lanes(); i++) {
+		event = FB_READ(fb_tr.ring[i].event);
+		if (event)
+			madvise(event, ring_bytes(), MADV_DONTNEED);
+	}
+}
+
+/* ---- who takes part ---- */
+
+/* r was another pool's: what it counted is of one that is no more. */
+static void keep_counts(struct fb_tring *r)
+{
+	for (unsigned int h = 0; h < FB_HISTS; h++)
+		for (unsigned int k = 0; k < FB_BUCKETS; k++)
+			__atomic_fetch_add(&fb_tr.ended_hist[h][k], r->hist[h][k],
+					   __ATOMIC_RELAXED);
+	memset(r->hist, 0, sizeof(r->hist));
+}
+
+void fb_trace_join(struct fb_processor *p, struct fb_carrier *owner)
+{
+	const struct fb_group *g = p->group;
+	struct fb_tring *r = ring_at(p->index + (g->index != 0));
+
+	if (!r)
+		return;
+	if (memcmp(r->pool, g->name, sizeof(r->pool)))
+		keep_counts(r);
+	memcpy(r->pool, g->name, sizeof(r->pool));
+	r->group = g->index;
+	r->owner = owner;
+	r->left_at = r->resume = 0;
+	r->clock = ~p->clock;		/* a window may begin now */
+	p->trace = r;
+}
+
+void fb_trace_pool(struct fb_group *g)
+{
+	struct fb_processor *p = g->proc;
+
+	/* Asked from outside they take part as all do, at a look. */
+	if (!FB_READ(fb_tr.on) || FB_READ(fb_tr.outside) != FB_OUTSIDE_OFF)
+		return;
+	for (; p < g->proc + g->nproc; p++) {
+		fb_trace_join(p, NULL);
+		if (p->trace)
+			put_named(p->trace, FB_TRACE_POOL, NULL, g->name,
+				  fb_clock(), p->place, 0, 0);
+	}
+	if (!p[-1].trace)
+		fb_say("FIBER_TRACE: no memory to record pool %s", g->name);
+}
+
+/* ---- start ---- */
 
 /*
  * How long an event takes, on memory that is touched the first time: the best of some
@@ -374,7 +470,7 @@ int fb_trace_rings(uint64_t events, uint64_t cost)
 static void switch_on(void)
 {
 	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
-		fb_rt.proc[i].trace = &fb_tr.ring[i];
+		fb_trace_join(&fb_rt.proc[i], NULL);
 	fb_stats_start();
 	fb_tr.on = true;
 	FB_WRITE(fb_upcall_trace, 1);
@@ -431,9 +527,7 @@ void fb_trace_stop(void)
 	fb_tr.outside = FB_OUTSIDE_OFF;
 	FB_WRITE(fb_tr.asked, 0);
 	FB_WRITE(fb_upcall_trace, 0);
-	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
+	for (uint32_t i = 0; i < fb_processors(); i++)
 		fb_rt.proc[i].trace = NULL;
-	if (fb_tr.ring)
-		munmap(fb_tr.ring, fb_tr.bytes);
-	FB_WRITE(fb_tr.ring, NULL);
+	unmap_rings();
 }

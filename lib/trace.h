@@ -15,9 +15,9 @@
 enum { FB_HIST_READY, FB_HIST_WAKE, FB_HIST_HANDOFF, FB_HISTS };
 #define FB_BUCKETS	40
 
-/* What one processor recorded; [nproc]: what plain threads did. */
+/* What one processor recorded; or what plain threads did. */
 struct fb_tring {
-	struct fb_trace_event *event;
+	struct fb_trace_event *event;	/* NULL: no processor ever needed it */
 	uint64_t n;			/* ever recorded; the newest are kept */
 	uint64_t opened, resume;	/* when the window began, the next may */
 	uint32_t left;			/* of the window */
@@ -25,21 +25,26 @@ struct fb_tring {
 	struct fb_carrier *owner;	/* who arrived last */
 	uint64_t left_at;		/* when one left it; 0: it is owned */
 	uint64_t hist[FB_HISTS][FB_BUCKETS];
+	char pool[16];			/* whose it is, or was last; "": the default one */
+	uint32_t group;			/* the same: fb_group.index */
 };
+
+/* As many as there can be processors, and plain threads' */
+#define FB_TRACE_RINGS	(FB_MAX_PROCESSORS + 1)
 
 struct fb_trace {
 	bool on;			/* atomic */
 	bool stats;
 	uint32_t mask;			/* events a ring keeps, minus 1 */
 	uint64_t pace;			/* ns from one event to the next, at least */
-	struct fb_tring *ring;		/* [nproc + 1] */
-	fb_lock_t lock;			/* ring[nproc] */
-	size_t bytes;
+	struct fb_tring *ring;		/* [FB_TRACE_RINGS]: see trace.c */
+	fb_lock_t lock;			/* that of plain threads */
 	int pid;
 	uint32_t stopped;		/* atomic: nothing is recorded any more */
 	struct fb_report report;
 	uint64_t ended;			/* when it was stopped */
-	uint64_t wake_at;		/* atomic: a spare is woken; or 0 */
+	uint64_t wake_at[FB_GROUPS];	/* atomic: a spare is woken; or 0 */
+	uint64_t ended_hist[FB_HISTS][FB_BUCKETS];	/* of pools that are no more */
 	uint64_t began;			/* when it was switched on */
 	uint32_t asked;			/* atomic; another process writes it */
 	uint32_t seen, seen_at;		/* atomic: trace_outside.c */
@@ -59,6 +64,17 @@ extern uint32_t fb_upcall_trace __attribute__((visibility("hidden")));
 int fb_trace_start(void);
 /* Rings for so many events, in fb_tr; pace for that cost. 0, or -ENOMEM. */
 int fb_trace_rings(uint64_t events, uint64_t cost);
+/* The memory of the events goes back; the rings stay. */
+void fb_trace_forget(void);
+/* Owner of p, or nobody owns it yet: its events are recorded. No memory: they are not. */
+void fb_trace_join(struct fb_processor *p, struct fb_carrier *owner);
+/* A pool is about to be on. */
+void fb_trace_pool(struct fb_group *g);
+/* All that may have been used: in order of processors, but for that of plain threads. */
+static inline uint32_t fb_trace_lanes(void)
+{
+	return fb_processors() + 1;
+}
 /* No carrier runs any more: write it. */
 void fb_trace_stop(void);
 /* The process is about to end by a signal: write it as it stands. */

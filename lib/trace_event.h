@@ -29,6 +29,7 @@ enum fb_trace_kind {
 	FB_TRACE_RETURN,	/* thread tid is back from its block and runs id */
 	FB_TRACE_OPEN,		/* switches are recorded from here on; id runs */
 	FB_TRACE_CLOSE,		/* no more, until OPEN: they cost too much */
+	FB_TRACE_POOL,		/* it is processor `other` of pool `name` from here on */
 	FB_TRACE_KINDS
 };
 
@@ -52,14 +53,17 @@ struct fb_trace_lane {
 	uint64_t mask;			/* event i is event[i & mask] */
 	uint64_t from, n;
 	uint64_t lost;			/* older ones, that are not here any more */
+	char pool[16];			/* of another than the default one: its name; */
+					/* "": no pool had it */
 };
 
 struct fb_trace_source {
-	uint32_t nproc;
+	uint32_t nproc;			/* of the default pool */
+	uint32_t lanes;
 	int pid;
 	const char *backend;
 	uint64_t started, ended;	/* CLOCK_MONOTONIC ns */
-	/* Lane i of a processor; nproc: of plain threads. */
+	/* Lane i of a processor; nproc: of plain threads; behind that, of pools. */
 	void (*lane)(uint32_t i, struct fb_trace_lane *l);
 	const char *(*function)(uintptr_t fn);
 	const char *(*why)(unsigned int why);

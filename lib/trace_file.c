@@ -5,6 +5,7 @@
  * No memory is taken and no lock waited for when it is written: a fatal report does
  * so too. Whatever stands in a ring is only printed, never followed.
  */
+#include <string.h>
 #include <unistd.h>
 
 #include "symbol.h"
@@ -27,12 +28,14 @@ static void lane(uint32_t i, struct fb_trace_lane *l)
 	l->mask = fb_tr.mask;
 	l->n = FB_ACQUIRE(r->n);	/* Pairs with the release in put. */
 	l->from = l->lost = l->n > kept ? l->n - kept : 0;
+	memcpy(l->pool, r->pool, sizeof(l->pool));
 }
 
 int fb_trace_write(void)
 {
 	const struct fb_trace_source s = {
 		.nproc = fb_rt.group.nproc,
+		.lanes = fb_trace_lanes(),
 		.pid = fb_tr.pid,
 		.backend = fb_rt.backend->name,
 		.started = fb_rt.started,

@@ -4,7 +4,7 @@
  *
  * For the library, of what it recorded itself, and for fiberctl, of what it read.
  *
- * Process 1 has a lane for each processor, with a slice for each turn of a fiber,
+ * Process 1 has a lane for each processor, of all pools, with a slice for each turn of a fiber,
  * named after it, or after the function it began with; how the turn ended is in its
  * args. Process 2 has a lane for each thread that was taken its processor while it
  * was blocked. Times are in microseconds since the runtime started.
@@ -287,6 +287,15 @@ static void window(struct lane *l, const struct fb_trace_event *e, bool open)
 	slice_begin(l, e);
 }
 
+static void pool_begins(struct lane *l, const struct fb_trace_event *e)
+{
+	slice_end(l, "replaced", "");
+	begin('i', 1, l->index + 1, l->now);
+	say(",\"s\":\"t\",\"name\":\"begins\",\"args\":{\"pool\":\"");
+	say_quoted(e->name, sizeof(e->name));
+	say("\"}}");
+}
+
 static void event_json(struct lane *l, const struct fb_trace_event *e)
 {
 	if (e->time > l->now)
@@ -312,6 +321,9 @@ static void event_json(struct lane *l, const struct fb_trace_event *e)
 	case FB_TRACE_CLOSE:
 		window(l, e, e->kind == FB_TRACE_OPEN);
 		break;
+	case FB_TRACE_POOL:
+		pool_begins(l, e);
+		break;
 	default:
 		rare(l, e);
 	}
@@ -319,18 +331,38 @@ static void event_json(struct lane *l, const struct fb_trace_event *e)
 
 /* ---- all ---- */
 
+/* False: it is of a pool that there never was. */
+static bool find_lane(uint32_t i, struct fb_trace_lane *k)
+{
+	memset(k, 0, sizeof(*k));
+	out.s->lane(i, k);
+	return i <= out.s->nproc || k->pool[0];
+}
+
+static void lane_label(uint32_t i, const struct fb_trace_lane *k)
+{
+	char name[48];
+
+	if (i < out.s->nproc)
+		snprintf(name, sizeof(name), "processor %u", i);
+	else if (i == out.s->nproc)
+		snprintf(name, sizeof(name), "plain threads");
+	else
+		snprintf(name, sizeof(name), "processor %u (%.*s)", i - 1,
+			 (int)strnlen(k->pool, sizeof(k->pool)), k->pool);
+	label(1, i + 1, "thread_name", name);
+}
+
 static void lane_json(uint32_t i, struct fb_trace_sum *sum)
 {
-	struct fb_trace_lane k = { 0 };
 	struct lane l = { .index = i };
-	char name[32];
+	struct fb_trace_lane k;
 
-	out.s->lane(i, &k);
+	if (!find_lane(i, &k))
+		return;
 	sum->lost += k.lost;
 	sum->events += k.n - k.from;
-	snprintf(name, sizeof(name), "processor %u", i);
-	label(1, i + 1, "thread_name",
-	      i < out.s->nproc ? name : "plain threads");
+	lane_label(i, &k);
 	for (; k.from < k.n; k.from++)
 		event_json(&l, &k.event[k.from & k.mask]);
 	if (out.s->ended > l.now)
@@ -338,12 +370,22 @@ static void lane_json(uint32_t i, struct fb_trace_sum *sum)
 	slice_end(&l, "the trace ends here", "");
 }
 
+static uint32_t processors(void)
+{
+	uint32_t n = out.s->nproc;
+	struct fb_trace_lane k;
+
+	for (uint32_t i = out.s->nproc + 1; i < out.s->lanes; i++)
+		n += find_lane(i, &k);
+	return n;
+}
+
 static void head(void)
 {
 	say("{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"producer\":\"libfiber\",\"backend\":\"");
 	say_quoted(out.s->backend, 16);
 	say("\",\"processors\":\"%u\",\"pid\":\"%d\"},\n\"traceEvents\":[",
-	    out.s->nproc, out.s->pid);
+	    processors(), out.s->pid);
 	label(1, 0, "process_name", "processors");
 	label(2, 0, "process_name", "threads of blocked fibers");
 }
@@ -359,7 +401,7 @@ int fb_trace_format(int fd, const struct fb_trace_source *s,
 	out.comma = false;
 	memset(out.name, 0, sizeof(out.name));
 	head();
-	for (uint32_t i = 0; i <= s->nproc; i++)
+	for (uint32_t i = 0; i < s->lanes; i++)
 		lane_json(i, sum);
 	say("\n],\n\"lostEvents\":%llu}\n", (unsigned long long)sum->lost);
 	flush();

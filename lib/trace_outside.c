@@ -18,17 +18,14 @@
  *
  * The state is changed by compare-exchange, p by its owner alone: processors take part
  * one by one, and end so. The rings stay mapped until the runtime ends, as one may
- * be written by who has not looked yet; but for their first page the memory goes back.
- * They count on, and who asks takes what comes after it asked.
+ * be written by who has not looked yet; but the memory of their events goes back. They
+ * count on, and who asks takes what comes after it asked.
  *
  * While FIBER_TRACE or FIBER_STATS record, nothing of this is done: who asks sees `on`
  * without ON, and reads what is recorded anyway.
  *
  * Off, all this costs a load at each look, which is at one pass of 61.
  */
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "pass.h"
 #include "trace.h"
 
@@ -83,7 +80,6 @@ static void begin(void)
 
 static void end(void)
 {
-	char *events = (char *)fb_tr.ring[0].event;
 	uint32_t seen = FB_READ(fb_tr.seen);
 
 	if (!change(FB_OUTSIDE_ON, FB_OUTSIDE_BUSY))
@@ -94,21 +90,17 @@ static void end(void)
 	/* Unless somebody asks anew just now. */
 	__atomic_compare_exchange_n(&fb_tr.asked, &seen, 0, false,
 				    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	madvise(events, fb_tr.bytes - (size_t)(events - (char *)fb_tr.ring),
-		MADV_DONTNEED);
+	fb_trace_forget();
 	/* Pairs with the exchange in change. */
 	FB_RELEASE(fb_tr.outside, FB_OUTSIDE_OFF);
 }
 
 static void take_part(struct fb_processor *p)
 {
-	struct fb_tring *r = &fb_tr.ring[p->index];
+	struct fb_carrier *c = fb_current();
 
-	r->owner = fb_current();
-	r->owner->returned.tv_sec = 0;
-	r->resume = 0;
-	r->clock = ~p->clock;		/* a window may begin now */
-	p->trace = r;
+	c->returned.tv_sec = 0;
+	fb_trace_join(p, c);
 }
 
 static void be_as_before(struct fb_processor *p)

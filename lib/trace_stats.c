@@ -17,9 +17,12 @@
  *	id = ours (release)		id = 0; the same id cannot be ready again
  *					before
  *
+ * Pools of one name are told together, and those that are no more.
+ *
  * Where a block begins the kernel alone knows: its tracepoints tell how long that
  * handoff takes.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "trace.h"
@@ -64,7 +67,8 @@ static void arrives(struct fb_tring *r, unsigned int event, uint64_t now)
 {
 	if (event == FB_EVENT_WAKE)
 		add(r, FB_HIST_WAKE,
-		    __atomic_exchange_n(&fb_tr.wake_at, 0, __ATOMIC_RELAXED), now);
+		    __atomic_exchange_n(&fb_tr.wake_at[r->group], 0,
+					__ATOMIC_RELAXED), now);
 	else if (event == FB_EVENT_GIVEN)
 		add(r, FB_HIST_HANDOFF, r->left_at, now);
 	r->left_at = 0;
@@ -94,19 +98,27 @@ void fb_stats_event(struct fb_tring *r, const struct fb_trace_event *e)
 void fb_stats_start(void)
 {
 	memset(ready, 0, sizeof(ready));
-	fb_tr.wake_at = 0;
+	memset(fb_tr.wake_at, 0, sizeof(fb_tr.wake_at));
+	memset(fb_tr.ended_hist, 0, sizeof(fb_tr.ended_hist));
 }
 
 /* ---- at the end ---- */
 
-static uint64_t sum_up(unsigned int hist, uint64_t *sum)
+static bool same(uint32_t i, const char *pool)
+{
+	return !strncmp(fb_tr.ring[i].pool, pool, sizeof(fb_tr.ring[i].pool));
+}
+
+/* pool NULL: of those that are no more. */
+static uint64_t sum_up(unsigned int hist, const char *pool, uint64_t *sum)
 {
 	uint64_t n = 0;
 
 	for (unsigned int k = 0; k < FB_BUCKETS; k++) {
-		sum[k] = 0;
-		for (uint32_t i = 0; i <= fb_rt.group.nproc; i++)
-			sum[k] += FB_READ(fb_tr.ring[i].hist[hist][k]);
+		sum[k] = pool ? 0 : FB_READ(fb_tr.ended_hist[hist][k]);
+		for (uint32_t i = 0; pool && i < fb_trace_lanes(); i++)
+			if (same(i, pool))
+				sum[k] += FB_READ(fb_tr.ring[i].hist[hist][k]);
 		n += sum[k];
 	}
 	return n;
@@ -126,16 +138,21 @@ static uint64_t within(const uint64_t *sum, uint64_t n, unsigned int percent)
 	return 2ull << k;
 }
 
-static void print_one(unsigned int hist)
+static void print_one(unsigned int hist, const char *pool)
 {
-	uint64_t sum[FB_BUCKETS], n = sum_up(hist, sum);
+	uint64_t sum[FB_BUCKETS], n = sum_up(hist, pool, sum);
+	char whose[32] = "";
 
+	if (!pool)
+		snprintf(whose, sizeof(whose), "ended pools: ");
+	else if (*pool)
+		snprintf(whose, sizeof(whose), "pool %.16s: ", pool);
 	if (!n) {
-		fb_say("%s: not seen", what[hist]);
+		fb_say("%s%s: not seen", whose, what[hist]);
 		return;
 	}
-	fb_say("%s: %llu seen, half below %llu ns, 99%% below %llu ns",
-	       what[hist], (unsigned long long)n,
+	fb_say("%s%s: %llu seen, half below %llu ns, 99%% below %llu ns",
+	       whose, what[hist], (unsigned long long)n,
 	       (unsigned long long)within(sum, n, 50),
 	       (unsigned long long)within(sum, n, 99));
 	for (unsigned int k = 0; k < FB_BUCKETS; k++)
@@ -146,8 +163,32 @@ static void print_one(unsigned int hist)
 			       "****************************************");
 }
 
-void fb_stats_print(void)
+static void print_all(const char *pool)
 {
 	for (unsigned int i = 0; i < FB_HISTS; i++)
-		print_one(i);
+		print_one(i, pool);
+}
+
+static bool any_ended(void)
+{
+	uint64_t sum[FB_BUCKETS], n = 0;
+
+	for (unsigned int i = 0; i < FB_HISTS; i++)
+		n += sum_up(i, NULL, sum);
+	return n;
+}
+
+/* Each name once, with the first ring that has it: "" at first. */
+void fb_stats_print(void)
+{
+	uint32_t k;
+
+	for (uint32_t i = 0; i < fb_trace_lanes(); i++) {
+		for (k = 0; k < i && !same(k, fb_tr.ring[i].pool); k++)
+			;
+		if (k == i)
+			print_all(fb_tr.ring[i].pool);
+	}
+	if (any_ended())
+		print_all(NULL);
 }

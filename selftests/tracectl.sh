@@ -48,6 +48,8 @@ true_of() {
 	named = lambda ph: {e["name"] for e in events if e["ph"] == ph}
 	slices, marks, threads = named("X"), named("i"), named("B")
 	ends = {e["args"]["end"] for e in events if e["ph"] == "X" and "args" in e}
+	lane = {e["tid"]: e["args"]["name"] for e in events
+	        if e["ph"] == "M" and e["pid"] == 1 and e["name"] == "thread_name"}
 	until = {}
 	for e in events:
 	    if e["ph"] == "X" and e["pid"] == 1:
@@ -80,6 +82,23 @@ shows_all() {
 		'{"preempted", "blocked", "parked: sleep"} <= ends' \
 		'"blocks" in threads and not "run_main" in slices' \
 		'other["backend"] == "user" and other["processors"] == "1"'
+}
+
+# Each fiber of pools.c is seen on the lane of its pool alone
+shows_pools() {
+	traced "$pid" '{"computes", "sends", "receives"} <= slices' \
+		'{(e["name"], lane[e["tid"]]) for e in events if e["ph"] == "X" and "args" in e and e["name"] in ("computes", "sends", "receives")} == {("computes", "processor 1 (cpu)"), ("sends", "processor 2 (pool 2)"), ("receives", "processor 0")}' \
+		'other["processors"] == "3"'
+}
+
+drawn_pools() {
+	drawn && python3 - "$out/busy.svg" <<-'END'
+	import sys, xml.etree.ElementTree as tree
+	text = [e.text for e in tree.parse(sys.argv[1]).getroot().iter()
+	        if e.tag.endswith("text")]
+	for word in ("processor 0", "processor 1", "cpu", "processor 2", "pool 2"):
+	    assert text.count(word) == 1, (word, text)
+	END
 }
 
 drawn() { "$TOP/tools/timeline/fiber-timeline" -o "$out/busy.svg" "$out/busy.json"; }
@@ -192,7 +211,7 @@ if [ ! -x "$CTL" ] || ! command -v python3 >/dev/null; then
 	echo '1..0 # SKIP fiberctl was not built (libdw-dev), or no python3'
 	exit 0
 fi
-for program in busy hog parked; do
+for program in busy hog parked pools; do
 	gcc -std=gnu11 -O2 -g -I"$TOP/lib/include" -o "$out/$program" \
 		"$HERE/tools/$program.c" -L"$BUILD/lib" \
 		-Wl,-rpath,"$BUILD/lib" -lfiber -lpthread
@@ -228,6 +247,13 @@ case_ 'a process that ends' until_it_ended
 ctl trace "$pid" -o "$out/none.json"
 case_ 'one that has ended' refused 1 "^fiberctl: there is no process $pid$"
 
+start pools FIBER_PROCESSORS=1
+case_ 'a lane for each processor of pools' shows_pools
+case_ 'and the picture has them' drawn_pools
+stop
+start pools FIBER_PROCESSORS=1 FIBER_TRACE="$out/own.json"
+case_ 'if it has FIBER_TRACE, too' shows_pools
+stop
 start busy FIBER_PROCESSORS=1 FIBER_TRACE="$out/own.json"
 case_ 'one that has FIBER_TRACE' traced "$pid" '"sends" in slices'
 stop

@@ -235,6 +235,134 @@ static void *with_names(void *arg)
 }
 
 /* All of it is UTF-8, however a name was cut. */
+/* ---- pools ---- */
+
+/* Two take turns in one pool; another sends to the default pool, from a third. */
+static fiber_chan_t *across;
+static atomic_int turning;
+enum { SENT = 500 };
+
+static void *takes_turns(void *arg)
+{
+	atomic_fetch_add(&turning, 1);
+	while (atomic_load(&turning) < 2)	/* alone it would not switch */
+		fiber_yield();
+	for (int i = 0; i < 300; i++)
+		fiber_yield();
+	return arg;
+}
+
+static void *ends_at_once(void *arg)
+{
+	return arg;
+}
+
+static void *sends_across(void *arg)
+{
+	for (int i = 0; i < SENT; i++)
+		check_eq(0, fiber_chan_send(across, &i));
+	return arg;
+}
+
+static fiber_pool_t *make_pool(const char *name)
+{
+	struct fiber_pool_attr a = { .size = sizeof(a), .name = name };
+	fiber_pool_t *pool = NULL;
+
+	check_eq(0, fiber_pool_create(&pool, &a));
+	return pool;
+}
+
+static fiber_t *named_in(fiber_pool_t *pool, const char *name,
+			 void *(*fn)(void *))
+{
+	struct fiber_attr a = { .size = sizeof(a), .name = name, .pool = pool };
+	fiber_t *f = NULL;
+
+	check_eq(0, fiber_spawn_attr(&f, &a, fn, NULL));
+	return f;
+}
+
+static void destroy_soon(fiber_pool_t *pool)
+{
+	int r = 0;
+
+	check(until((r = fiber_pool_destroy(pool)) != -EBUSY));
+	check_eq(0, r);
+}
+
+/* By a plain thread: of the default pool are "receives" alone. */
+static void run_pools(void)
+{
+	fiber_pool_t *cpu, *io;
+	fiber_t *f[4];
+	int v;
+
+	check_eq(0, start(1, 1 * SEC));
+	check_eq(0, fiber_chan_create(&across, sizeof(int), 0));
+	cpu = make_pool("c\"pu");
+	io = make_pool("io");
+	f[0] = named_in(cpu, "turns", takes_turns);
+	f[1] = named_in(cpu, "turns", takes_turns);
+	f[2] = named_in(io, "sends", sends_across);
+	f[3] = named_in(FIBER_POOL_DEFAULT, "here", ends_at_once);
+	for (int i = 0; i < SENT; i++)
+		check_eq(0, fiber_chan_recv(across, &v));
+	for (int i = 0; i < 4; i++)
+		join(f[i]);
+	/* Another has its processor, and its lane. */
+	destroy_soon(io);
+	io = make_pool("later");
+	join(named_in(io, "last", takes_turns));
+	destroy_soon(io);
+	destroy_soon(cpu);
+	check_eq(0, fini_soon());
+}
+
+/* How many slices of that name there are on the lane so labelled; of others. */
+static long slices_on(const char *label, const char *name, long *elsewhere)
+{
+	char key[80], slice[64];
+	const char *at;
+	unsigned int tid = 0;
+	long n;
+
+	snprintf(key, sizeof(key), "\"name\":\"%s\"}", label);
+	snprintf(slice, sizeof(slice), "\"name\":\"%s\"", name);
+	at = strstr(text, key);
+	while (at && at > text && at[-1] != '\n')
+		at--;
+	if (!at || sscanf(at, "{\"ph\":\"M\",\"pid\":1,\"tid\":%u", &tid) != 1)
+		return -1;
+	snprintf(key, sizeof(key), "{\"ph\":\"X\",\"pid\":1,\"tid\":%u,", tid);
+	n = count(key, slice);
+	*elsewhere = count("{\"ph\":\"X\",", slice) - n;
+	return n;
+}
+
+TEST(pools_have_lanes)
+{
+	long elsewhere = -1;
+
+	trace_to_file("8192", "100");
+	run_pools();
+	ASSERT_TRUE(whole());
+	EXPECT_EQ(1, count("\"processors\":\"3\"", ""));
+	EXPECT_LE(100, slices_on("processor 1 (c\\\"pu)", "turns", &elsewhere));
+	EXPECT_EQ(0, elsewhere);
+	EXPECT_LE(100, slices_on("processor 2 (later)", "sends", &elsewhere));
+	EXPECT_EQ(0, elsewhere);
+	EXPECT_LE(1, slices_on("processor 2 (later)", "last", &elsewhere));
+	EXPECT_EQ(0, elsewhere);
+	EXPECT_LE(1, slices_on("processor 0", "here", &elsewhere));
+	EXPECT_EQ(0, elsewhere);
+	EXPECT_EQ(1, count("\"name\":\"begins\"", "\"pool\":\"c\\\"pu\""));
+	EXPECT_EQ(1, count("\"name\":\"begins\"", "\"pool\":\"io\""));
+	EXPECT_EQ(1, count("\"name\":\"begins\"", "\"pool\":\"later\""));
+	EXPECT_EQ(1, count("\"lostEvents\":0}", ""));
+	EXPECT_EQ(0, failures);
+}
+
 TEST(names_are_characters)
 {
 	trace_to_file("4096", "100");
@@ -387,6 +515,33 @@ TEST(how_long_the_scheduler_lets_wait)
 	EXPECT_NE(NULL, strstr(text, "fiber: handoff: "));
 	setenv("FIBER_STATS", "maybe", 1);
 	EXPECT_EQ(-EINVAL, fiber_init(NULL));
+	EXPECT_EQ(0, failures);
+}
+
+TEST(how_long_pools_let_wait)
+{
+	int status = 0;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), "/tmp/fiber-stats.%d", (int)getpid());
+	pid = fork();
+	if (!pid) {
+		setenv("FIBER_STATS", "1", 1);
+		setenv("FIBER_TRACE_COST", "100", 1);
+		if (!freopen(path, "w", stderr))
+			_exit(9);
+		run_pools();
+		_exit(failures ? 8 : 7);
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	ASSERT_TRUE(read_file(path));
+	EXPECT_LE(0, said("fiber: ready to run: "));
+	EXPECT_LE(1, said("fiber: pool c\"pu: ready to run: "));
+	EXPECT_LE(1, said("fiber: pool later: wake: "));
+	/* What "io" did is not told of who has its processor now. */
+	EXPECT_EQ(-1, said("fiber: pool io: "));
+	EXPECT_LE(SENT / 4, said("fiber: ended pools: ready to run: "));
 	EXPECT_EQ(0, failures);
 }
 

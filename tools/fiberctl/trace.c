@@ -32,6 +32,7 @@
 #define MS		1000000ull
 #define POLL_NS		(10 * MS)
 #define RENEW_NS	(300 * MS)
+#define MAX_PROCESSORS	1024		/* of all pools */
 #define MAX_EVENTS	(4u << 20)	/* of one processor, 64 bytes each */
 
 struct lane {
@@ -39,19 +40,23 @@ struct lane {
 	uint64_t count, room;
 	uint64_t next;			/* of the ring: not read yet */
 	uint64_t lost;
+	char pool[16];
 };
 
 static struct trace {
 	struct target t;
 	struct names *names;
 	int proc;			/* open, locked: its /proc/PID/stat */
-	uint32_t epoch, nproc;
+	uint32_t epoch;
+	uint32_t nproc;			/* of the default pool */
+	uint32_t max;			/* lanes, at most: nproc is plain threads' */
+	uint32_t runners;		/* processors that there were at first */
 	uint32_t asked;			/* what we wrote last; 0: nothing */
 	uint64_t asked_at, ended;
 	const char *backend;
 	uint64_t ring, cap;		/* 0: not there yet */
-	struct lane *lane;		/* [nproc + 1] */
-	struct runner *runner;		/* [2][nproc]: before and after */
+	struct lane *lane;		/* [max] */
+	struct runner *runner;		/* [2][runners]: before and after */
 	uint64_t began;
 	const char *early;		/* why it ended before its time, or NULL */
 } k;
@@ -236,10 +241,33 @@ static void drain_one(uint32_t i)
 	keep(l, from, to, target_word(&k.t, ring + k.t.d.trace.n));
 }
 
+/* Pools may come meanwhile. */
+static uint32_t lanes(void)
+{
+	uint32_t n = target_all_processors(&k.t) + 1;
+
+	return n < k.max ? n : k.max;
+}
+
 static void drain(void)
 {
-	for (uint32_t i = 0; k.ring && i <= k.nproc; i++)
+	uint32_t n = lanes();
+
+	for (uint32_t i = 0; k.ring && i < n; i++)
 		drain_one(i);
+}
+
+/* Which pools have those behind plain threads'. */
+static void name_lanes(void)
+{
+	uint32_t n = lanes(), size = k.t.d.lanes.pool_size;
+
+	if (size > sizeof(k.lane->pool))
+		size = sizeof(k.lane->pool);
+	for (uint32_t i = k.nproc + 1; k.ring && i < n; i++)
+		target_read(&k.t, k.ring + k.t.d.lanes.pool +
+			    (uint64_t)i * k.t.d.trace.ring_size,
+			    k.lane[i].pool, size);
 }
 
 /* The rings may be there since an earlier time: only what is new counts. */
@@ -250,7 +278,7 @@ static void find_rings(bool before)
 	k.cap = (uint64_t)mask + 1;
 	k.ring = mask && !(k.cap & mask) ?
 		 target_word(&k.t, at(k.t.d.trace.ring)) : 0;
-	for (uint32_t i = 0; before && k.ring && i <= k.nproc; i++)
+	for (uint32_t i = 0; before && k.ring && i < k.max; i++)
 		k.lane[i].next = target_word(&k.t, k.ring + k.t.d.trace.n +
 				(uint64_t)i * k.t.d.trace.ring_size);
 }
@@ -273,11 +301,18 @@ static void open_slice(struct lane *l, const struct seen *s)
 
 static void open_slices(void)
 {
-	for (uint32_t i = 0; i < k.nproc; i++)
-		if (!k.lane[i].count &&
-		    runner_stayed(&k.runner[i], &k.runner[k.nproc + i]) &&
-		    make_room(&k.lane[i], 1))
-			open_slice(&k.lane[i], &k.runner[i].s);
+	struct lane *l;
+
+	for (uint32_t i = 0; i < k.runners; i++) {
+		l = &k.lane[i < k.nproc ? i : i + 1];
+		if (!l->count &&
+		    runner_stayed(&k.runner[i], &k.runner[k.runners + i]) &&
+		    make_room(l, 1)) {
+			open_slice(l, &k.runner[i].s);
+			snprintf(l->pool, sizeof(l->pool), "%.15s",
+				 k.runner[i].s.pool);
+		}
+	}
 }
 
 /* ---- meanwhile ---- */
@@ -315,7 +350,7 @@ static int record(uint64_t ns)
 	/* Who records for itself has `on`, and not outside_on. */
 	find_rings(true);
 	k.began = clock_now();
-	r = runners_note(&k.t, k.runner, k.nproc);
+	r = runners_note(&k.t, k.runner, k.runners);
 	if (r)
 		return r;
 	if (!(target_half(&k.t, at(k.t.d.trace.on)) & 0xff) ||
@@ -326,12 +361,14 @@ static int record(uint64_t ns)
 		if (!k.ring)
 			find_rings(false);
 		drain();
+		name_lanes();
 		r = go_on();
 	}
 	k.ended = clock_now();
 	if (!r && !k.early) {
 		drain();
-		if (!runners_note(&k.t, k.runner + k.nproc, k.nproc))
+		name_lanes();
+		if (!runners_note(&k.t, k.runner + k.runners, k.runners))
 			open_slices();
 		r = not_asked();
 	}
@@ -346,6 +383,7 @@ static void lane_of(uint32_t i, struct fb_trace_lane *l)
 	l->mask = UINT64_MAX;
 	l->n = k.lane[i].count;
 	l->lost = k.lane[i].lost;
+	memcpy(l->pool, k.lane[i].pool, sizeof(l->pool));
 }
 
 static const char *function(uintptr_t fn)
@@ -370,6 +408,7 @@ static int write_file(int fd, const char *path)
 {
 	const struct fb_trace_source s = {
 		.nproc = k.nproc,
+		.lanes = k.max,
 		.pid = (int)k.t.pid,
 		.backend = k.backend,
 		.started = k.t.started,
@@ -395,6 +434,17 @@ static int write_file(int fd, const char *path)
 
 /* ---- the command ---- */
 
+/* A library of before records the default pool alone. */
+static void count_lanes(void)
+{
+	k.max = k.runners = k.nproc;
+	if (k.t.d.lanes.pool_size && target_all_processors(&k.t) <= MAX_PROCESSORS) {
+		k.max = MAX_PROCESSORS;
+		k.runners = target_all_processors(&k.t);
+	}
+	k.max++;
+}
+
 static int prepare(pid_t pid)
 {
 	int r = target_open(&k.t, pid);
@@ -409,8 +459,9 @@ static int prepare(pid_t pid)
 	k.epoch = of_runtime(k.t.d.runtime_at.epoch);
 	k.backend = of_runtime(k.t.d.runtime_at.features) & 1 ? "kernel" : "user";
 	k.names = names_open(&k.t);
-	k.lane = calloc((size_t)k.nproc + 1, sizeof(*k.lane));
-	k.runner = calloc((size_t)k.nproc * 2, sizeof(*k.runner));
+	count_lanes();
+	k.lane = calloc(k.max, sizeof(*k.lane));
+	k.runner = calloc((size_t)k.runners * 2, sizeof(*k.runner));
 	return k.lane && k.runner ? claim() : target_fail(-ENOMEM, "no memory");
 }
 
@@ -430,7 +481,7 @@ static int trace(int fd, const char *path, uint64_t ns)
 
 	catch_signals();
 	r = record(ns);
-	for (uint32_t i = 0; !r && i <= k.nproc; i++)
+	for (uint32_t i = 0; !r && i < k.max; i++)
 		events += k.lane[i].count;
 	if (!r && k.early)
 		fprintf(stderr, "fiberctl: the trace ended early: %s\n",

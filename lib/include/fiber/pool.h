@@ -26,9 +26,9 @@ typedef struct fiber_pool fiber_pool_t;
  * into another pool goes on at once: the child becomes ready there.
  *
  * The functions of timers (fiber_timer) are called, and tasks (fiber_task) run, in the
- * default pool. fiber_set_processors is about the default pool, FIBER_TRACE and
- * FIBER_STATS record it alone. With a seed (fiber_seed(7)) pools have no processors of
- * their own: the one that there is runs all fibers.
+ * default pool. fiber_set_processors is about the default pool. With a seed
+ * (fiber_seed(7)) pools have no processors of their own: the one that there is runs all
+ * fibers.
  */
 
 /*
