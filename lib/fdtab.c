@@ -158,15 +158,27 @@ int fb_fd_hold(struct fb_fd *e, uint64_t deadline)
 	return 0;
 }
 
+void fb_fd_void(struct fb_fd *e)
+{
+	FB_WRITE(e->known, false);
+	FB_WRITE(e->waits, false);
+	FB_WRITE(e->no_socket, false);
+	FB_WRITE(e->dry, 0);
+}
+
+void fb_fd_void_all(void)
+{
+	for (uint32_t i = 0; i < PARTS; i++)
+		for (uint32_t n = 0; part[i] && n < PART; n++)
+			fb_fd_void(&part[i][n]);
+}
+
 void fb_fd_born(int fd)
 {
 	struct fb_fd *e = fb_fd_get(fd);
 
-	if (!e)
-		return;
-	FB_WRITE(e->known, false);
-	FB_WRITE(e->no_socket, false);
-	FB_WRITE(e->dry, 0);
+	if (e)
+		fb_fd_void(e);
 }
 
 void fb_fd_forget_all(void)
@@ -218,7 +230,8 @@ static int close_held(struct fb_fd *e, int fd)
 	drain(&me, e);
 	fb_caller_leave(&me);
 	fb_poller_forget(e, fd);
-	FB_WRITE(e->no_socket, false);	/* as .known */
+	/* Who has the number next may do so (fb_fd_born) before it can see this. */
+	fb_fd_void(e);
 	r = (int)fb_sys(SYS_close, fd);
 	/* Pairs with the acquires of fb_fd_try_hold and fb_fd_wait_closed. */
 	__atomic_fetch_and(&e->holds, ~FB_FD_CLOSING, __ATOMIC_RELEASE);

@@ -9,32 +9,34 @@
  * it. What waits is a node (wait.h) in the queue of its descriptor's number; a
  * deadline, a cancelled scope and fiber_close end its wait as they end any other.
  *
- * Who watches. One epoll set for all. A number is in it from its first wait on, and
- * armed for one event (EPOLLONESHOT), anew at each wait:
+ * Who watches. One epoll set for all. A number is in it from its first wait on, for
+ * what it was ever waited for (its mask), by edges: epoll tells of what comes, once.
  *
  *	waiting call, off its stack	who polls
  *	word = WAITING (wait.h)
  *	lock the number			epoll says: this number is ready
  *	queue the node			lock the number
- *	epoll_ctl: what all in the	take out and claim who waits for that
- *	  queue wait for		others are left: epoll_ctl for them
- *	unlock				unlock, make ready
+ *	epoll_ctl			told++; take out and claim who waits for that
+ *	unlock				others wait for it, too: epoll_ctl
+ *					unlock, make ready
  *
- *   The kernel looks at the file when it is armed, so what came between the try and
- *   the wait is not lost; and who is woken tries again, so an event too many does
- *   no harm. Of those that would take the same bytes one is woken: the others stay
- *   armed, and are woken in turn if it leaves something.
+ *   epoll_ctl makes the kernel look at the file, and tell of what is there: so what
+ *   came between the try and the wait is not lost; and who is woken tries again, so an
+ *   event too many does no harm. Of those that would take the same bytes one is woken:
+ *   for the others the kernel looks again, and they are woken in turn if it leaves
+ *   something. A receive of a number that is known well waits without epoll_ctl, and
+ *   without asking how to wait: see known.c.
  *
- *   Rejected: edges of a number that stays armed, which saves the epoll_ctl. A
- *   program, or a library in it, may close(2) a number behind our back and get it
- *   again for another file, of which epoll then knows nothing: its waits would
- *   never end. Arming finds that (ENOENT), and adds it.
+ *   What nobody waits for, again and again, epoll is made to tell no more (UNHEEDED):
+ *   the next wait needs an epoll_ctl then. A file that lives on under another number,
+ *   or in another process, after close(2) of this one is told of all the same, by
+ *   which nobody is woken for good; fiber_close takes it out.
  *
  * Waiting first. Who answers each message of a peer finds nothing each time it tries
  * to receive the next. When FB_IO_DRY tries in a row were such, and took no more meanwhile
  * than there was, a receive waits first, and then tries: that saves a system call.
  * Nothing depends on whether it was foreseen well: what is there when it is armed is
- * told at once. But
+ * told at once (known.c: nothing is there). But
  *
  *   every PROBE-th call tries first, all the same, to see whether it still holds
  *   however its wait ended, one try is made: what is there is its result, as in a
@@ -91,6 +93,20 @@ struct set {
 	struct fb_wait k;
 };
 
+static int arm_locked(struct fb_fd *e, int fd, struct fb_node *n)
+{
+	int r;
+
+	if (!n->events)			/* for a close alone */
+		return 0;
+	if ((n->events & FB_IO_KNOWN) && fb_known_armed(e, n))
+		return 0;
+	r = fb_poller_arm(e, fd);
+	if (r > 0)
+		r = n->events & (FB_IO_FORESEEN | FB_IO_KNOWN) ? -ESTALE : 0;
+	return r;
+}
+
 int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 	      const struct fb_wait *k)
 {
@@ -104,10 +120,10 @@ int fb_io_arm(struct fb_fd *e, int fd, struct fb_node *n,
 		n->w = k->w;
 		n->claim = k->claim;
 		fb_waitq_push(&e->q, n);
-		/* Of nothing: for a close alone. */
-		r = n->events ? fb_poller_arm(e, fd) : 0;
-		if (r > 0)
-			r = n->events & FB_IO_FORESEEN ? -ESTALE : 0;
+		e->unheeded = 0;
+		r = arm_locked(e, fd, n);
+		if (!r && n->events & FB_IO_KNOWN)
+			fb_known_list(e, fd);
 	}
 	fb_unlock(&e->lock);
 	return r;
@@ -150,6 +166,7 @@ static void arm_all(struct fb_processor *p, void *object)
 {
 	struct set *t = object;
 	struct fb_waiter *w = t->k.w;
+	bool known = t->n && t->slot->node.events & FB_IO_KNOWN;	/* not yet queued */
 
 	fb_io_waits(p, t->n);
 	for (int i = 0; i < t->n && !t->error; i++)
@@ -157,6 +174,8 @@ static void arm_all(struct fb_processor *p, void *object)
 				     &t->slot[i].node, &t->k);
 	if (t->error && fb_claim_word(w, t->k.claim, FB_W_OBJECT))
 		fb_wake(p, w);
+	if (known)
+		fb_known_start(p);
 	fb_io_somebody_looks(p);
 }
 
@@ -265,10 +284,14 @@ int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 	k->fd = fd;
 	k->events = events;
 	k->deadline = deadline;
-	k->looked = k->waited = false;
+	k->looked = k->waited = k->known = false;
+	k->since = 0;
 	k->vain = 0;
 	k->also = NULL;
-	return k->e ? fb_fd_hold(k->e, deadline) : 0;
+	if (!k->e)
+		return 0;
+	k->seen = FB_ACQUIRE(k->e->told);	/* pairs with number_ready */
+	return fb_fd_hold(k->e, deadline);
 }
 
 long fb_io_end(struct fb_io *k, long r)
@@ -304,22 +327,27 @@ int fb_io_look(struct fb_io *k)
 {
 	struct timeval tv;
 	unsigned int size = sizeof(tv);
-	uint64_t now;
-	long r = fb_sys(SYS_fcntl, k->fd, F_GETFL);
+	long r;
 
+	if (!k->since)
+		k->since = fiber_now();
+	k->looked = k->known = fb_known_holds(k);
+	k->timeo = FB_NEVER;
+	if (k->known)
+		return 0;
+	r = fb_sys(SYS_fcntl, k->fd, F_GETFL);
 	if (r < 0)
 		return (int)r;
 	if (r & O_NONBLOCK)
 		return -EAGAIN;
 	k->looked = true;
-	k->timeo = FB_NEVER;
 	r = fb_sys(SYS_getsockopt, k->fd, SOL_SOCKET,
 		   k->events & POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, &size);
-	if (!r && (tv.tv_sec || tv.tv_usec)) {
-		now = fiber_now();
-		k->timeo = now + (uint64_t)tv.tv_sec * 1000000000 +
+	if (!r && (tv.tv_sec || tv.tv_usec))
+		k->timeo = k->since + (uint64_t)tv.tv_sec * 1000000000 +
 			   (uint64_t)tv.tv_usec * 1000;
-	}
+	else
+		fb_known_learn(k);
 	return 0;
 }
 
@@ -358,9 +386,19 @@ static int say_timeo(const struct fb_io *k, int r)
 static int wait_in_set(struct fb_io *k, uint32_t how)
 {
 	struct fb_io_slot s[2] = { { .e = k->e, .fd = k->fd }, { .e = k->also } };
+	bool known = k->known;
+	int r;
 
+	if (known)
+		how |= FB_IO_KNOWN;
 	s[0].node.events = k->events | FB_IO_EXCLUSIVE | how;
-	return fb_io_wait_slots(s, k->also ? 2 : 1, wait_ends_at(k));
+	s[0].node.value = fb_known_mark(how & FB_IO_FORESEEN ?
+					FB_READ(k->e->dried) : k->seen);
+	r = fb_io_wait_slots(s, k->also ? 2 : 1, wait_ends_at(k));
+	if (known && !fb_known_holds(k))
+		k->looked = false;
+	k->seen = FB_ACQUIRE(k->e->told);	/* pairs with number_ready */
+	return r;
 }
 
 /*
@@ -383,20 +421,31 @@ static int rest(struct fb_io *k, uint64_t until)
 	return fb_io_nap(until - now < REST_NS ? until : now + REST_NS);
 }
 
+/* Epoll has told of it since then: try again. */
+static bool told_since(struct fb_io *k, uint32_t seen)
+{
+	k->seen = FB_ACQUIRE(k->e->told);	/* pairs with number_ready */
+	return k->seen != seen;
+}
+
 int fb_io_wait(struct fb_io *k)
 {
 	int r = k->looked ? 0 : fb_io_look(k);
+	bool known;
 
 	if (r)
 		return r;
 	if (!k->deadline)
 		return -ETIMEDOUT;
+	if (k->known && told_since(k, k->seen))
+		return 0;
 	r = rest(k, wait_ends_at(k));
 	if (r)
 		return say_timeo(k, r);
+	known = k->known;
 	r = k->e && fb_io_watches() ? wait_in_set(k, 0) : -ENOSYS;
-	if (is_refused(r))
-		r = wait_plainly(k, wait_ends_at(k));
+	if (is_refused(r))		/* what was known is void, or as below */
+		r = known ? 0 : wait_plainly(k, wait_ends_at(k));
 	k->waited = true;
 	return say_timeo(k, r);
 }
@@ -415,6 +464,13 @@ static bool is_dry(struct fb_io *k)
 	return FB_READ(e->foreseen) % PROBE;
 }
 
+/* What there was has been received, and nothing was told of since. */
+static bool is_empty(struct fb_io *k)
+{
+	return !told_since(k, FB_READ(k->e->dried)) && FB_READ(k->e->tcp) &&
+	       !FB_READ(k->e->over);
+}
+
 int fb_io_foresee(struct fb_io *k)
 {
 	int r;
@@ -424,6 +480,8 @@ int fb_io_foresee(struct fb_io *k)
 		return 0;
 	/* -EAGAIN: it is not to wait. */
 	r = k->looked ? 0 : fb_io_look(k);
+	if (!r && k->known && !is_empty(k))
+		return 0;
 	if (!r)
 		r = wait_in_set(k, FB_IO_FORESEEN);
 	k->waited = !is_refused(r);

@@ -19,12 +19,24 @@
 struct fb_fd {
 	uint32_t holds;			/* atomic: calls under way, CLOSING */
 	uint32_t gen;			/* lock: closes seen */
-	fb_lock_t lock;			/* of gen, known, q; never held in a park */
+	fb_lock_t lock;			/* never held in a park */
+	uint32_t told;			/* lock, read by all: events of it, so far */
+	uint32_t dried;			/* atomic hint: told, when it was empty last */
+	uint16_t mask;			/* lock: what epoll watches it for */
 	bool known;			/* to epoll, the last time we looked */
 	bool no_socket;			/* a hint */
+	/* atomic, believed to hold for the file that epoll knows: see known.c */
+	bool waits;			/* no O_NONBLOCK, no SO_RCVTIMEO */
+	bool tcp;
+	bool over;			/* epoll has told of an end, or the like */
 	uint8_t dry;			/* atomic hint: tries in vain, to FB_IO_DRY */
 	uint8_t foreseen;		/* a hint: how often */
-	struct fb_waitq q;		/* who waits for readiness */
+	uint8_t connects;		/* atomic: odd while fiber_connect is at it */
+	uint8_t unheeded;		/* lock: events in a row that woke nobody */
+	bool listed;			/* lock: to be verified */
+	int32_t fd;			/* lock: while listed */
+	struct fb_waitq q;		/* lock: who waits for readiness */
+	struct fb_fd *next;		/* the lock of known.c: in its list */
 	fb_lock_t close_lock;		/* of closer */
 	struct fb_waitq closer;		/* fiber_close, until holds is 0 */
 	fiber_mutex_t turn[2];		/* poll and call as one: in, out */
@@ -39,7 +51,10 @@ bool fb_fd_try_hold(struct fb_fd *e);
 /* 0, -ETIMEDOUT or -ECANCELED. */
 int fb_fd_wait_closed(struct fb_fd *e, uint64_t deadline);
 void fb_fd_release(struct fb_fd *e);
-/* A new file has this number: what is known of the last one is void. */
+/* What is known of its file is void, for it has another, or no set knows it. */
+void fb_fd_void(struct fb_fd *e);
+void fb_fd_void_all(void);
+/* A new file has this number. */
 void fb_fd_born(int fd);
 /* In the child of a fork: its threads' calls are not here. */
 void fb_fd_forget_all(void);
@@ -54,6 +69,9 @@ struct fb_io {
 	uint64_t deadline;		/* the caller's; 0: do not wait */
 	uint64_t timeo;			/* of SO_RCVTIMEO or SO_SNDTIMEO */
 	bool looked;			/* timeo is known */
+	bool known;			/* .. and was not asked for: see known.c */
+	uint64_t since;			/* it waits by that; 0: it has not yet */
+	uint32_t seen;			/* e->told, before the last try */
 	bool waited;			/* before the next try */
 	unsigned int vain;		/* waits since something was moved */
 	struct fb_fd *also;		/* held; its close ends a wait too; or NULL */
@@ -81,7 +99,11 @@ static inline void fb_io_tried(struct fb_io *k, long r, bool full)
 {
 	struct fb_fd *e = k->e;
 
-	if (!e || (k->waited && !full))
+	if (!e)
+		return;
+	if (!full && (r > 0 || r == -EAGAIN))
+		FB_WRITE(e->dried, k->seen);
+	if (k->waited && !full)
 		return;
 	if (r != -EAGAIN)
 		FB_WRITE(e->dry, 0);
@@ -120,6 +142,7 @@ struct fb_io_slot {
 /* In .events, beside those of poll(2): */
 #define FB_IO_EXCLUSIVE	0x80000000u	/* one is woken, not all */
 #define FB_IO_FORESEEN	0x40000000u	/* -ESTALE if it is another file by now */
+#define FB_IO_KNOWN	0x20000000u	/* as FORESEEN; .value is a mark: known.c */
 #define FB_IO_POLL	0x0000ffffu
 
 /*
@@ -181,7 +204,23 @@ extern struct fb_poller fb_poller __attribute__((visibility("hidden")));
 int fb_poller_start(void);
 /* e is locked: tell epoll what its queue waits for. 1: of a file it knew not. */
 int fb_poller_arm(struct fb_fd *e, int fd);
+/* e is locked: does epoll know it still, as far as we know? 0, or an error. */
+int fb_poller_check(struct fb_fd *e, int fd);
 /* e is being closed. */
 void fb_poller_forget(struct fb_fd *e, int fd);
+
+/* ---- known.c: waits that rely on what was known ---- */
+
+/* In fiber code: whether k may wait by what is known of its file. */
+bool fb_known_holds(const struct fb_io *k);
+/* The plain call would wait for ever, says the system: known from now on. */
+void fb_known_learn(struct fb_io *k);
+/* For .value: nothing to be had was there after epoll had told so often. */
+void *fb_known_mark(uint32_t seen);
+/* e is locked, n in its queue. True: what n waits for will be told, as it is. */
+bool fb_known_armed(const struct fb_fd *e, const struct fb_node *n);
+/* The same: verify it, by and by. Then, unlocked: somebody has to. Owner of p. */
+void fb_known_list(struct fb_fd *e, int fd);
+void fb_known_start(struct fb_processor *p);
 
 #endif

@@ -23,6 +23,7 @@
 #define LOOK_SOME	8		/* a fiber's stack may be too small for more */
 #define KICK		UINT64_MAX	/* epoll_data of the eventfd */
 #define COMMON		(UINT64_MAX - 1)	/* of the set within a pool's */
+#define UNHEEDED	4
 
 struct fb_poller fb_poller;
 
@@ -83,6 +84,8 @@ int fb_poller_start(void)
 /* No carrier runs any more. */
 void fb_poller_stop(void)
 {
+	fb_known_reset();
+	fb_fd_void_all();
 	fb_ring_stop();
 	if (fb_poller.on == ON) {
 		fb_sys(SYS_close, fb_poller.kick);
@@ -97,6 +100,7 @@ void fb_poller_fork_child(void)
 	fb_poller.on = OFF;
 	fb_poller.wanted = 0;
 	fb_ring_fork_child();
+	fb_known_reset();
 	fb_fd_forget_all();
 }
 
@@ -136,27 +140,51 @@ static int control(int op, int fd, struct epoll_event *ev)
 	return (int)fb_sys(SYS_epoll_ctl, fb_poller.fd, op, fd, ev);
 }
 
-int fb_poller_arm(struct fb_fd *e, int fd)
+/* What all in the queue wait for; who receives, for all that ends that, too. */
+static uint32_t wanted(const struct fb_fd *e)
+{
+	uint32_t events = 0;
+
+	for (struct fb_node *n = e->q.head; n; n = n->next)
+		events |= n->events;
+	return (events & EPOLLIN ? events | EPOLLRDHUP | EPOLLPRI : events) &
+	       FB_IO_POLL;
+}
+
+/* e is locked: the kernel looks at the file, and tells of the mask from now on. */
+static int watch(struct fb_fd *e, int fd, int op, uint32_t mask)
 {
 	struct epoll_event ev = {
+		.events = mask | EPOLLET,
 		.data.u64 = (uint64_t)e->gen << 32 | (uint32_t)fd,
 	};
-	bool known = FB_READ(e->known);
-	struct fb_node *n;
+	int r = control(op, fd, &ev);
+
+	if (!r)
+		e->mask = (uint16_t)mask;
+	return r;
+}
+
+int fb_poller_check(struct fb_fd *e, int fd)
+{
+	return watch(e, fd, EPOLL_CTL_MOD, e->mask);
+}
+
+int fb_poller_arm(struct fb_fd *e, int fd)
+{
+	uint32_t want = wanted(e);
 	int r;
 
-	for (n = e->q.head; n; n = n->next)
-		ev.events |= n->events;
-	ev.events = (ev.events & FB_IO_POLL) | EPOLLONESHOT;
-	r = control(known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &ev);
-	if (!r && known)
-		return 0;
-	FB_WRITE(e->dry, 0);		/* what it told was of another file */
-	/* Closed behind our back; or added by a call that knew less. */
-	if (r == -ENOENT)
-		r = control(EPOLL_CTL_ADD, fd, &ev);
-	else if (r == -EEXIST)
-		r = control(EPOLL_CTL_MOD, fd, &ev);
+	if (FB_READ(e->known)) {
+		r = watch(e, fd, EPOLL_CTL_MOD, want | e->mask);
+		if (!r)
+			return 0;
+	}
+	fb_fd_void(e);			/* what it told was of another file */
+	FB_WRITE(e->over, false);
+	r = watch(e, fd, EPOLL_CTL_ADD, want);
+	if (r == -EEXIST)		/* added by a call that knew less */
+		r = watch(e, fd, EPOLL_CTL_MOD, want);
 	FB_WRITE(e->known, !r);
 	return r ? r : 1;
 }
@@ -168,8 +196,6 @@ void fb_poller_forget(struct fb_fd *e, int fd)
 	/* Pairs with the release in fb_poller_start. */
 	if (FB_READ(e->known) && FB_ACQUIRE(fb_poller.on) == ON)
 		control(EPOLL_CTL_DEL, fd, &ev);
-	/* Who has the number next may write it (fb_fd_born) before it can see this. */
-	FB_WRITE(e->known, false);
 }
 
 /* ---- what epoll said ---- */
@@ -182,35 +208,72 @@ static void make_ready(struct fb_processor *p, struct fb_waiter *w)
 		fb_wake(p, w);
 }
 
+/* Claim who waits for the events; *left: some who do, and are not to be woken. */
+static unsigned int wake_waiters(struct fb_processor *p, struct fb_fd *e,
+				 uint32_t events, bool *left)
+{
+	uint32_t every = events & (EPOLLERR | EPOLLHUP), untaken = events;
+	unsigned int woken = 0;
+	struct fb_node *n, *next;
+	struct fb_waiter *w;
+
+	for (n = e->q.head; n; n = next) {
+		next = n->next;
+		if (!(n->events & untaken) && !every) {
+			*left |= n->events & events;
+			continue;
+		}
+		fb_waitq_remove(&e->q, n);
+		w = n->w;
+		if (!fb_claim(n))	/* *n is its waiter's again at unlock */
+			continue;
+		if (n->events & FB_IO_EXCLUSIVE)
+			untaken &= ~n->events;
+		make_ready(p, w);	/* *n may be gone */
+		woken++;
+	}
+	return woken;
+}
+
+/* e is locked. Nobody heeds what epoll tells of it: less of that. */
+static void hush(struct fb_fd *e, int fd)
+{
+	uint32_t want = wanted(e);
+
+	if (e->unheeded < UNHEEDED) {
+		e->unheeded++;
+	} else if (e->mask != want && FB_READ(e->known)) {
+		e->unheeded = 0;
+		watch(e, fd, EPOLL_CTL_MOD, want);
+	}
+}
+
 /* A number is ready. How many were woken. */
 static unsigned int number_ready(struct fb_processor *p, uint64_t data,
 				 uint32_t events)
 {
 	int fd = (int)(uint32_t)data;
 	struct fb_fd *e = fb_fd_get(fd);
-	struct fb_node *n, *next;
-	struct fb_waiter *w;
-	uint32_t every = events & (EPOLLERR | EPOLLHUP);
 	unsigned int woken = 0;
+	bool left = false;
 
 	if (!e)
 		return 0;
 	fb_lock(&e->lock);
-	for (n = e->gen == data >> 32 ? e->q.head : NULL; n; n = next) {
-		next = n->next;
-		if (!(n->events & events) && !every)
-			continue;
-		fb_waitq_remove(&e->q, n);
-		w = n->w;
-		if (!fb_claim(n))	/* *n is its waiter's again at unlock */
-			continue;
-		if (n->events & FB_IO_EXCLUSIVE)
-			events &= ~n->events;
-		make_ready(p, w);	/* *n may be gone */
-		woken++;
+	if (e->gen == data >> 32) {
+		/* Before .told: who sees that sees this. */
+		if (events & ~(uint32_t)(EPOLLIN | EPOLLOUT))
+			FB_WRITE(e->over, true);
+		/* What there was to tell is there. Pairs with the acquires of .told. */
+		FB_RELEASE(e->told, e->told + 1);
+		woken = wake_waiters(p, e, events, &left);
+		if (woken)
+			e->unheeded = 0;
+		if (left)
+			fb_poller_arm(e, fd);
+		else if (!woken)
+			hush(e, fd);
 	}
-	if (e->q.head)
-		fb_poller_arm(e, fd);
 	fb_unlock(&e->lock);
 	return woken;
 }

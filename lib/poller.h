@@ -25,6 +25,18 @@ void fb_poller_kick(struct fb_group *g);
 /* The pool g has ended. */
 void fb_poller_close(struct fb_group *g);
 
+/* ---- known.c ---- */
+
+extern uint32_t fb_known_due __attribute__((visibility("hidden")));	/* atomic */
+bool fb_known_pass(struct fb_processor *p);
+/* After timers were fired. Owner of p, in_fiber == 0. True: fibers are ready. */
+static inline bool fb_known_verify(struct fb_processor *p)
+{
+	return fb_unlikely(FB_READ(fb_known_due)) && fb_known_pass(p);
+}
+/* No carrier runs. */
+void fb_known_reset(void);
+
 /* Before the runtime is on, and when it is off. */
 int fb_poller_init(void);
 void fb_poller_stop(void);

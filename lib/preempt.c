@@ -237,6 +237,7 @@ void fb_preempted(struct fb_carrier *c)
 		return;
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
+	fb_known_verify(p);
 	if (fb_poller_missing(p->group))
 		fb_poller_look(p, now);
 	fb_follow(p);

@@ -96,6 +96,7 @@ void fb_retire(struct fb_carrier *c, struct fb_processor *p)
 	__atomic_store_n(&p->held, 1, __ATOMIC_SEQ_CST);
 	for (;;) {
 		fb_timer_fire(p, fiber_now());
+		fb_known_verify(p);
 		if (fb_poller_missing(&fb_rt.group))
 			fb_poller_look(p, FB_NEVER);
 		hand_out(p);

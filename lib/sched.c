@@ -282,6 +282,7 @@ __attribute__((noinline)) void fb_sched_look(struct fb_processor *p)
 	fb_sched_look_at(p, p->pass + p->look_every);
 	if (fb_timer_fire(p, now))
 		fb_sched_watch(p);
+	fb_known_verify(p);
 	if (fb_poller_missing(p->group))
 		fb_poller_look(p, now);
 }
@@ -400,6 +401,8 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		fb_sched_watch(p);
 		f = pick_any(p);
 	}
+	if (!f && fb_known_verify(p))
+		f = pick_any(p);
 	/* A single processor sleeps at once, and sees what is ready. */
 	if (!f && fb_poller_wanted(p->group) && p->group->nproc > 1 &&
 	    fb_poller_look(p, FB_NEVER))

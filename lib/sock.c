@@ -46,12 +46,18 @@ struct receipt {
 	int flags;
 };
 
+/* What is looked at is there still. */
+static bool leaves_all(const struct receipt *t)
+{
+	return t->flags & MSG_PEEK;
+}
+
 static long message_once(struct fb_io *k, void *what, bool *full)
 {
 	struct receipt *t = what;
 	long r = fb_sys(SYS_recvmsg, k->fd, t->m, t->flags | MSG_DONTWAIT);
 
-	*full = r >= 0 && (!t->m->msg_iovlen ||
+	*full = r >= 0 && (leaves_all(t) || !t->m->msg_iovlen ||
 			   r >= (long)t->m->msg_iov->iov_len);
 	return r;
 }
@@ -62,7 +68,7 @@ static long bytes_once(struct fb_io *k, void *what, bool *full)
 	long r = fb_sys(SYS_recvfrom, k->fd, t->buf, t->n,
 			t->flags | MSG_DONTWAIT, NULL, NULL);
 
-	*full = r >= (long)t->n;
+	*full = r >= (long)t->n || (r >= 0 && leaves_all(t));
 	return r;
 }
 
@@ -381,17 +387,27 @@ FB_EXPORT int fiber_accept(int fd, struct sockaddr *addr, socklen_t *len,
 
 /* ---- connect ---- */
 
-static long connect_now(int fd, const struct sockaddr *addr, socklen_t len,
-			long flags)
+/* O_NONBLOCK for this call alone: what is known of the file (known.c) stays. */
+static long connect_quickly(const struct fb_io *k, const struct sockaddr *addr,
+			    socklen_t len, long flags)
 {
 	long r;
 
-	if (!(flags & O_NONBLOCK))
-		fb_sys(SYS_fcntl, fd, F_SETFL, flags | O_NONBLOCK);
-	r = fb_sys(SYS_connect, fd, addr, len);
-	if (!(flags & O_NONBLOCK))
-		fb_sys(SYS_fcntl, fd, F_SETFL, flags);
+	if (k->e)			/* pairs with the acquires in verify */
+		__atomic_fetch_add(&k->e->connects, 1, __ATOMIC_SEQ_CST);
+	fb_sys(SYS_fcntl, k->fd, F_SETFL, flags | O_NONBLOCK);
+	r = fb_sys(SYS_connect, k->fd, addr, len);
+	fb_sys(SYS_fcntl, k->fd, F_SETFL, flags);
+	if (k->e)
+		__atomic_fetch_add(&k->e->connects, 1, __ATOMIC_SEQ_CST);
 	return r;
+}
+
+static long connect_now(const struct fb_io *k, const struct sockaddr *addr,
+			socklen_t len, long flags)
+{
+	return flags & O_NONBLOCK ? fb_sys(SYS_connect, k->fd, addr, len) :
+				    connect_quickly(k, addr, len, flags);
 }
 
 /* Its connect is under way. */
@@ -418,7 +434,7 @@ static long connect_held(struct fb_io *k, const struct sockaddr *addr,
 	if (flags < 0)
 		return flags;
 	do {
-		r = connect_now(k->fd, addr, len, flags);
+		r = connect_now(k, addr, len, flags);
 	} while (r == -EAGAIN && !(flags & O_NONBLOCK) &&
 		 len >= sizeof(addr->sa_family) && addr->sa_family == AF_UNIX &&
 		 !(r = wait_for_room(k)));
