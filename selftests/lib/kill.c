@@ -146,6 +146,98 @@ TEST(stopped_and_continued)
 	EXPECT_EQ(0, failures);
 }
 
+/* ---- killed with many pools ---- */
+
+enum { POOLS = 12, IN_EACH = 4 };
+static fiber_chan_t *between;		/* of all pools */
+static fiber_event_t shut = FIBER_EVENT_INIT;
+
+static void *hogs(void *arg)
+{
+	atomic_fetch_add(&shared->entered, 1);
+	return counts(arg);
+}
+
+static void *waits(void *arg)
+{
+	atomic_fetch_add(&shared->entered, 1);
+	fiber_event_wait(&shut);
+	return arg;
+}
+
+/* To whoever receives, of any pool; there are as many of each. */
+static void *talks(void *arg)
+{
+	long v = 0;
+
+	atomic_fetch_add(&shared->entered, 1);
+	for (uintptr_t i = (uintptr_t)arg;; i++)
+		if (i % 2 ? fiber_chan_send(between, &v) :
+			    fiber_chan_recv(between, &v))
+			return arg;
+}
+
+/* One that blocks, one that waits, one that talks, one that runs on, in each. */
+static int child_with_pools(void *arg)
+{
+	static void *(*const fn[IN_EACH])(void *) = { reads, waits, talks, hogs };
+	struct fiber_attr a = { .size = sizeof(a) };
+
+	if (fiber_chan_create(&between, sizeof(long), 0))
+		_exit(99);
+	for (uintptr_t i = 0; i < POOLS; i++) {
+		if (fiber_pool_create(&a.pool, NULL))
+			_exit(98);
+		for (int k = 0; k < IN_EACH; k++)
+			if (fiber_spawn_attr(NULL, &a, fn[k], (void *)i))
+				_exit(97);
+	}
+	fiber_event_wait(&shut);
+	return 96;
+}
+
+/* Who uses the module; -1: it is not there. */
+static long module_users(void)
+{
+	char number[24] = "";
+	int fd = open("/sys/module/fiber/refcnt", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -1;
+	check(read(fd, number, sizeof(number) - 1) > 0);
+	close(fd);
+	return atol(number);
+}
+
+TEST(kill_with_many_pools)
+{
+	const char *backend = getenv("FIBER_BACKEND");
+	long users = module_users(), with;
+	int status;
+	pid_t pid;
+
+	prepare(POOLS * IN_EACH, NULL);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid)
+		exit(fiber_run(child_with_pools, NULL));
+	ASSERT_TRUE(all_entered(pid)) {
+		kill(pid, SIGKILL);
+	}
+	with = module_users();
+	figure("kill: %ld users of the module with %d pools\n", with - users,
+	       POOLS);
+	ASSERT_EQ(0, kill(pid, SIGKILL));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	/* Of a group, a carrier, a descriptor of it nothing is left there. */
+	EXPECT_TRUE(until(module_users() == users));
+	EXPECT_EQ(users, module_users());
+	if (backend && !strcmp(backend, "kernel"))
+		EXPECT_LE(POOLS + 1, with - users);
+	EXPECT_EQ(0, failures);
+}
+
 /* ---- ends itself, out of a fiber ---- */
 
 /* The wait status of a child that ended by fn; -1: it did not within 20 s. */
