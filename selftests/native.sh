@@ -4,7 +4,7 @@
 # Library tests on this machine, with the user backend.
 #
 #   native.sh [PROGRAM...]    default: build/selftests/lib, httpd.sh, echo.sh,
-#                             chat.sh, crawl.sh, proxy.sh, examples.sh, gdb.sh,
+#                             chat.sh, crawl.sh, factor.sh, proxy.sh, examples.sh, gdb.sh,
 #                             fiberctl.sh, install.sh, timeline.sh,
 #                             probes.sh, tracectl.sh, bench.sh, libraries.sh
 #
@@ -32,7 +32,7 @@ run_one() {
 
 if [ $# -eq 0 ]; then
 	mapfile -t programs < <(find "$BUILD/selftests/lib" "$HERE/httpd.sh" \
-		"$HERE/echo.sh" "$HERE/chat.sh" "$HERE/crawl.sh" \
+		"$HERE/echo.sh" "$HERE/chat.sh" "$HERE/crawl.sh" "$HERE/factor.sh" \
 		"$HERE/proxy.sh" \
 		"$HERE/examples.sh" "$HERE/gdb.sh" \
 		"$HERE/fiberctl.sh" "$HERE/install.sh" \
