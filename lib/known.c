@@ -196,7 +196,8 @@ void fb_known_list(struct fb_fd *e, int fd)
 static struct fiber *fire(struct fb_timer *t)
 {
 	(void)t;
-	FB_WRITE(fb_known_due, 1);	/* who fires it looks at that next */
+	/* Any may look at that. Pairs with the exchange in fb_known_pass. */
+	FB_RELEASE(fb_known_due, 1);
 	return NULL;
 }
 
@@ -360,7 +361,8 @@ bool fb_known_pass(struct fb_processor *p)
 	struct fb_node *list = NULL, **end = &list;
 	struct fb_fd *e;
 
-	if (!__atomic_exchange_n(&fb_known_due, 0, __ATOMIC_RELAXED))
+	/* Then the timer is ours. Pairs with the release in fire. */
+	if (!__atomic_exchange_n(&fb_known_due, 0, __ATOMIC_ACQUIRE))
 		return false;
 	FB_WRITE(v.tick, FB_READ(v.tick) + 1);
 	for (uint32_t n = share(FB_READ(v.n)); n; n--) {

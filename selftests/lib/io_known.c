@@ -279,7 +279,7 @@ static void check_quick(int kinds)
 	}
 }
 
-static uint64_t told_at;
+static _Atomic uint64_t told_at;
 
 static void *sends_the_last(void *arg)
 {
