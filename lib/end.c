@@ -49,7 +49,7 @@ end_into(struct fb_carrier *c, struct fb_processor *p, struct fiber *f,
 {
 	FB_PROBE(exit, f->id);
 	FB_PROBE(switch, f->id, parent->id, p->index);
-	p->ended++;
+	FB_COUNT(p->ended);
 	if (f->join == FB_JOIN_DETACHED)
 		fb_stack_put_fast(p, f);
 	/*
@@ -108,7 +108,7 @@ static __attribute__((noinline, noreturn)) void end_slow(void *result)
 			 fb_runq_empty(&p->q) ? 0 : FB_TAKEOVER_READY);
 	FB_PROBE(exit, f->id);
 	if (!(f->flags & FB_F_OURS))
-		p->ended++;
+		FB_COUNT(p->ended);
 	if (fb_unlikely(fb_rt.seeded) && f->flags & FB_F_POOL)
 		fb_pool_left(fb_group_of(f));
 	fb_sched_quit(c, p, fb_join_bury, f);

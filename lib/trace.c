@@ -472,7 +472,7 @@ static void switch_on(void)
 	for (uint32_t i = 0; i < fb_rt.group.nproc; i++)
 		fb_trace_join(&fb_rt.proc[i], NULL);
 	fb_stats_start();
-	fb_tr.on = true;
+	FB_WRITE(fb_tr.on, true);
 	FB_WRITE(fb_upcall_trace, 1);
 }
 
@@ -523,7 +523,7 @@ void fb_trace_stop(void)
 {
 	if (fb_tr.on)
 		write_once();
-	fb_tr.on = false;
+	FB_WRITE(fb_tr.on, false);
 	fb_tr.outside = FB_OUTSIDE_OFF;
 	FB_WRITE(fb_tr.asked, 0);
 	FB_WRITE(fb_upcall_trace, 0);
