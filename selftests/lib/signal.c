@@ -103,6 +103,31 @@ static void handler(int sig)
 	atomic_fetch_add(&handled, sig);
 }
 
+/*
+ * ThreadSanitizer calls handlers later, and of each signal it keeps but one till
+ * then. False: so it is here.
+ */
+static bool queued_ones_come(void)
+{
+	int sig = SIGRTMIN + 2, before = atomic_load(&handled);
+	sigset_t set, old;
+
+	signal(sig, handler);
+	sigemptyset(&set);
+	sigaddset(&set, sig);
+	pthread_sigmask(SIG_BLOCK, &set, &old);
+	for (int i = 0; i < 4; i++)
+		queue(sig, i);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	poll(NULL, 0, 1);		/* where it calls what it has kept */
+	return atomic_load(&handled) == before + 4 * sig;
+}
+
+#define NEEDS_QUEUED_ONES() do { \
+	if (!queued_ones_come()) \
+		SKIP(return, "handlers are called once for many queued signals"); \
+} while (0)
+
 /* A child ends with this, of its own or in a program. */
 static int ends_with(pid_t pid)
 {
@@ -116,7 +141,7 @@ static int ends_with(pid_t pid)
 
 static void *values(void *arg)
 {
-	fiber_chan_t *ch = wanting(8, SIGUSR1), *rt = wanting(64, SIGRTMIN + 1);
+	fiber_chan_t *ch = wanting(8, SIGUSR1), *rt = wanting(1, SIGRTMIN + 1);
 	struct fiber_signal s;
 	struct fiber_case c[2] = { FIBER_RECV(ch, &s), FIBER_RECV(rt, &s) };
 	fiber_scope_t scope;
@@ -130,10 +155,6 @@ static void *values(void *arg)
 	check_eq(0, s.value);
 	queue(SIGUSR2, 42);
 	expect_value(ch, SIGUSR2, 42);
-	for (int i = 0; i < 64; i++)
-		queue(SIGRTMIN + 1, i);
-	for (int i = 0; i < 64; i++)
-		expect_value(rt, SIGRTMIN + 1, in_order ? i : -1);
 	/* It is a channel as any other. */
 	check_eq(-ETIMEDOUT, fiber_chan_recv_until(ch, &s, fiber_now() + MS));
 	raise(SIGUSR1);
@@ -151,6 +172,24 @@ static void *values(void *arg)
 TEST_F(sig, comes_as_a_value)
 {
 	RUN(values, NULL);
+}
+
+static void *queued(void *arg)
+{
+	fiber_chan_t *ch = wanting(64, SIGRTMIN + 1);
+
+	for (int i = 0; i < 64; i++)
+		queue(SIGRTMIN + 1, i);
+	for (int i = 0; i < 64; i++)
+		expect_value(ch, SIGRTMIN + 1, in_order ? i : -1);
+	done_with(ch);
+	return arg;
+}
+
+TEST_F(sig, queued_ones_come_one_by_one)
+{
+	NEEDS_QUEUED_ONES();
+	RUN(queued, NULL);
 }
 
 static void *children(void *arg)
@@ -203,6 +242,7 @@ static void *shared(void *arg)
 
 TEST_F(sig, comes_to_each_and_is_dropped_by_full_ones)
 {
+	NEEDS_QUEUED_ONES();
 	RUN(shared, NULL);
 }
 
@@ -247,6 +287,7 @@ static void *storm(void *arg)
 
 TEST_F(sig, storms_lose_none_unnoticed)
 {
+	NEEDS_QUEUED_ONES();
 	signal(SIGRTMIN + 1, SIG_IGN);	/* those that come later */
 	RUN(storm, NULL);
 }
@@ -258,6 +299,7 @@ TEST(seeded_runs_wait_for_them)
 
 	if (backend && !strcmp(backend, "kernel"))
 		SKIP(return, "of the user backend");
+	NEEDS_QUEUED_ONES();
 	signal(SIGRTMIN + 1, SIG_IGN);
 	setenv("FIBER_SEED", "7", 1);
 	ASSERT_EQ(0, with_runtime(1, 0, storm, NULL));
