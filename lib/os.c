@@ -37,17 +37,17 @@ void fb_os_wake(uint32_t *word, int n)
 
 int fb_os_sleep(uint32_t *word, uint32_t val, uint64_t deadline)
 {
-	struct timespec ts = {
-		.tv_sec = (time_t)(deadline / 1000000000),
-		.tv_nsec = (long)(deadline % 1000000000),
-	};
-
 	/* Pairs with the release of whoever changed the word. */
 	while (FB_ACQUIRE(*word) == val) {
-		int r = futex(word, FUTEX_WAIT_BITSET, val,
-			      deadline ? &ts : NULL);
+		uint64_t until = fb_san_until(deadline);
+		struct timespec ts = {
+			.tv_sec = (time_t)(until / 1000000000),
+			.tv_nsec = (long)(until % 1000000000),
+		};
+		int r = futex(word, FUTEX_WAIT_BITSET, val, until ? &ts : NULL);
 
-		if (r == -ETIMEDOUT)
+		fb_san_slept();
+		if (r == -ETIMEDOUT && until == deadline)
 			return r;
 	}
 	return 0;

@@ -17,6 +17,10 @@
  *                   by membarrier or by the order in the kernel
  *   fb_san_stack    [bottom, + size) holds no frame of anybody: forget what
  *                   those that never returned (fiber_exit) left in the shadow
+ *   fb_san_until    a sleep that ThreadSanitizer does not see ends then, at the
+ *                   latest; the caller looks again. It puts handlers off while
+ *                   it believes that the thread runs
+ *   fb_san_slept    such a sleep is over: handlers that were put off are called
  *
  * The switches of switch.h call leave, arrive and release themselves, and
  * fb_arch_start calls begin, which is arrive and more: who makes contexts has to call init before the
@@ -52,6 +56,7 @@
 #ifndef __ASSEMBLER__
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct fb_ctx;
 struct fb_carrier;
@@ -77,6 +82,8 @@ FB_HIDDEN void fb_san_begin(struct fb_ctx *ctx, struct fb_carrier *c);
 FB_HIDDEN void fb_san_release(void *addr);
 FB_HIDDEN void fb_san_acquire(void *addr);
 FB_HIDDEN void fb_san_stack(void *bottom, size_t size);
+FB_HIDDEN uint64_t fb_san_until(uint64_t deadline);
+FB_HIDDEN void fb_san_slept(void);
 #else
 #define FB_SAN_MEMBER
 #define fb_san_init(ctx, bottom, size)	((void)0)
@@ -86,6 +93,8 @@ FB_HIDDEN void fb_san_stack(void *bottom, size_t size);
 #define fb_san_release(addr)		((void)0)
 #define fb_san_acquire(addr)		((void)0)
 #define fb_san_stack(bottom, size)	((void)0)
+#define fb_san_until(deadline)	(deadline)
+#define fb_san_slept()		((void)0)
 #endif
 
 #endif /* __ASSEMBLER__ */
