@@ -74,6 +74,11 @@ cannot() {
 		spawn fib_on_one_processor its fibers take 0.1 ms each
 		spawn fib_on_two_processors its fibers take 0.1 ms each
 		spawn fib_on_four_processors its fibers take 0.1 ms each
+		spawn pthread_exit_in_a_fiber its pthread_exit fails outside of a thread's own context
+		sync_fork others_were_inside_of_calls it allows no threads after a fork beside threads
+		sync_fork those_who_wait_are_the_parents it allows no threads after a fork beside threads
+		timer no_wake_up_without_need its own thread wakes up
+		timer very_many the shadow counts as memory
 		END
 		;;
 	valgrind) cat <<-END

@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/stat.h>
 
 #include "scene.h"
@@ -198,10 +199,11 @@ static void wake_accept(struct scene *s)
 TEST(block_in_accept_and_recv)
 {
 	static struct scene s = { .block = block_accept, .wake = wake_accept };
-	sa_family_t family = AF_UNIX;	/* alone: the kernel chooses a name */
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
 
 	s.fd[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	ASSERT_EQ(0, bind(s.fd[0], (struct sockaddr *)&family, sizeof(family)));
+	/* The family alone: the kernel chooses a name. */
+	ASSERT_EQ(0, bind(s.fd[0], (struct sockaddr *)&name, sizeof(sa_family_t)));
 	ASSERT_EQ(0, listen(s.fd[0], 1));
 	play(&s);
 	EXPECT_EQ(0, failures);

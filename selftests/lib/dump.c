@@ -165,7 +165,8 @@ TEST(names_states_stacks)
 /* Some kernels lack it, some containers forbid it. */
 TEST(without_process_vm_readv)
 {
-	ASSERT_TRUE(forbid(SYS_process_vm_readv, SECCOMP_RET_ERRNO | ENOSYS));
+	if (!forbid(SYS_process_vm_readv, SECCOMP_RET_ERRNO | ENOSYS))
+		SKIP(return, "no filters of system calls, as under valgrind");
 	all_is_told(_metadata);
 }
 

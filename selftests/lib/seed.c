@@ -95,10 +95,12 @@ static ssize_t hear(int fd, const char *last)
 /* What it printed is in said[], up to `last` or its end; how it ended. */
 static int run_child(const char *what, const char *seed, const char *last)
 {
+	char self[4096] = "";		/* valgrind answers, but executes itself */
 	int p[2], status;
 	pid_t pid;
 
 	check_eq(0, pipe(p));
+	check(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
 	pid = fork();
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -107,7 +109,7 @@ static int run_child(const char *what, const char *seed, const char *last)
 		setenv("SEED_CHILD", what, 1);
 		setenv("SEED_SEED", seed, 1);
 		setenv("SEED_ALSO", also, 1);
-		execl("/proc/self/exe", "seed", (char *)NULL);
+		execl(self, "seed", (char *)NULL);
 		_exit(127);
 	}
 	close(p[1]);
@@ -541,9 +543,11 @@ TEST(bad_end_is_told_with_the_seed)
 	EXPECT_EQ(1, times_said(WORDS));
 	EXPECT_EQ(SIGABRT, run_child("misused", "42", "\1") & 0x7f);
 	EXPECT_EQ(1, times_said(WORDS));
+#ifndef FB_TSAN			/* its own thread could wake them */
 	run_child("stuck", "42", WORDS);
 	EXPECT_EQ(1, times_said("all fibers are parked"));
 	EXPECT_EQ(1, times_said(WORDS));
+#endif
 	EXPECT_EQ(0, failures);
 }
 
