@@ -45,6 +45,7 @@ FB_EXPORT pid_t fiber_waitpid_until(pid_t pid, int *status, int options,
 	uint64_t ns = FIRST_NS;
 	long r;
 
+	fb_caller_heed();
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
 	for (;;) {

@@ -84,6 +84,7 @@ static long begin(const struct fb_call *k, uint64_t deadline)
 /* The number is used meanwhile, if it is one. 0, or it is being closed: the error. */
 static int hold(struct fb_fd **e, int fd, uint64_t deadline)
 {
+	fb_caller_heed();
 	*e = fb_fd_get(fd);
 	return *e ? fb_fd_hold(*e, deadline) : 0;
 }

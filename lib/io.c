@@ -278,6 +278,7 @@ bool fb_io_watches(void)
 
 int fb_io_begin(struct fb_io *k, int fd, uint32_t events, uint64_t deadline)
 {
+	fb_caller_heed();
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
 	k->e = fb_fd_get(fd);

@@ -115,6 +115,7 @@ FB_EXPORT int fiber_poll_until(struct pollfd *fds, nfds_t n, uint64_t deadline)
 {
 	int r;
 
+	fb_caller_heed();
 	if (deadline && fiber_cancelled())
 		return -ECANCELED;
 	r = fb_io_poll_all(fds, (unsigned int)n);

@@ -177,12 +177,23 @@ void fb_plain_leave(struct fb_caller *me);
 bool fb_caller_visit(struct fb_caller *me);
 struct fb_carrier *fb_caller_pending(struct fb_carrier *c);
 
-static inline __attribute__((always_inline)) void fb_caller_enter(struct fb_caller *me)
+/*
+ * Every call that need not enter begins so, or who makes such calls alone would never
+ * stop: most of its time passes in the kernel, where nobody is preempted.
+ */
+static inline __attribute__((always_inline)) struct fb_carrier *fb_caller_heed(void)
 {
 	struct fb_carrier *c = fb_current();
 
 	if (fb_unlikely(c && FB_READ(c->page->pending)))
 		c = fb_caller_pending(c);
+	return c;
+}
+
+static inline __attribute__((always_inline)) void fb_caller_enter(struct fb_caller *me)
+{
+	struct fb_carrier *c = fb_caller_heed();
+
 	me->c = c;
 	if (fb_likely(c))
 		me->p = fb_enter(c);

@@ -3,7 +3,10 @@
  * Preemption: loops without calls share a processor, and nothing they use is
  * harmed. The quantum is 50 us with the module, 1 ms with signals.
  */
+#include <arpa/inet.h>
+#include <poll.h>
 #include <sys/epoll.h>
+#include <sys/wait.h>
 
 #include "common.h"
 #include "regs.h"
@@ -508,6 +511,96 @@ TEST(sleeper_wakes_while_hogs_spin)
 	ASSERT_EQ(0, fiber_fini());
 	EXPECT_GT(40 * MS * slow, p50);
 	EXPECT_GT(SEC * slow, p99);
+	EXPECT_EQ(0, failures);
+}
+
+/* ---- calls of the library that never wait: nearly all their time is the kernel's ---- */
+
+static int datagrams, zero, file;
+
+static void connects(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(9) };
+
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	check_eq(0, fiber_connect(datagrams, (void *)&a, sizeof(a)));
+}
+
+static void reads(void)
+{
+	char c[16];
+
+	check_eq(16, fiber_read(zero, c, 16));
+}
+
+static void reads_at(void)
+{
+	char c[16];
+
+	check_eq(16, fiber_pread(file, c, 16, 0));
+}
+
+static void tries(void)
+{
+	char c;
+
+	check_eq(-ETIMEDOUT, fiber_recv_until(datagrams, &c, 1, 0, 0));
+}
+
+static void polls(void)
+{
+	struct pollfd p = { .fd = zero, .events = POLLIN };
+
+	check_eq(1, fiber_poll(&p, 1));
+}
+
+static void looks_for_a_child(void)
+{
+	check_eq(-ECHILD, fiber_waitpid(-1, NULL, WNOHANG));
+}
+
+static atomic_int napped;
+
+static void *calls_on(void *arg)
+{
+	void (*call)(void) = (void (*)(void))(uintptr_t)arg;
+
+	while (!atomic_load(&stop))
+		call();
+	return NULL;
+}
+
+static void *naps_a_few_times(void *arg)
+{
+	for (int i = 0; i < 5; i++)
+		check_eq(0, fiber_sleep(2 * MS));
+	atomic_store(&napped, 1);
+	return arg;
+}
+
+TEST(who_calls_and_never_waits_is_preempted)
+{
+	void (*call[])(void) = { connects, reads, reads_at, tries, polls,
+				 looks_for_a_child };
+
+	ASSERT_LE(0, datagrams = socket(AF_INET, SOCK_DGRAM, 0));
+	ASSERT_LE(0, zero = open("/dev/zero", O_RDONLY));
+	ASSERT_LE(0, file = open("/proc/self/exe", O_RDONLY));
+	ASSERT_EQ(0, start(1, 1 * MS));
+	for (size_t i = 0; i < ARRAY_SIZE(call); i++) {
+		fiber_t *f[2];
+
+		atomic_store(&stop, 0);
+		atomic_store(&napped, 0);
+		f[0] = spawn(calls_on, (void *)(uintptr_t)call[i]);
+		f[1] = spawn(naps_a_few_times, NULL);
+		EXPECT_TRUE(until(atomic_load(&napped)))
+			TH_LOG("beside call %zu nobody else runs", i);
+		atomic_store(&stop, 1);
+		join(f[0]);
+		join(f[1]);
+	}
+	ASSERT_EQ(0, fiber_fini());
 	EXPECT_EQ(0, failures);
 }
 
