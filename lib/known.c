@@ -31,9 +31,10 @@
  *   told; the verifier's epoll_ctl finds that (ENOENT), which also makes the kernel look
  *   at the file: so whatever should have been told and was not comes then.
  *
- *   So a change behind our back is heeded some ms late, not at once: the calls that
- *   wait when it is made, and the first that waits after it. All others ask. By
- *   fiber_close, fiber_accept and the like we are told: void at once (fb_fd_void).
+ *   So a change behind our back is heeded late, not at once, by a wait that lasts: some
+ *   ms, or as long as it takes until all that are listed have had their turn. A wait
+ *   that is shorter than that goes by what was. By fiber_close, fiber_accept and the
+ *   like we are told: void at once (fb_fd_void).
  *
  * When. TICK_NS after the first number was listed, and as often as long as one is,
  * by a timer in the wheel of who listed it: so it is looked at while processors are

@@ -29,10 +29,14 @@ void fb_poller_close(struct fb_group *g);
 
 extern uint32_t fb_known_due __attribute__((visibility("hidden")));	/* atomic */
 bool fb_known_pass(struct fb_processor *p);
-/* After timers were fired. Owner of p, in_fiber == 0. True: fibers are ready. */
+/*
+ * After timers were fired, always. Owner of p, in_fiber == 0. True: fibers are ready.
+ * Not by pools, in whose wheels the timer would be set next, and end with them.
+ */
 static inline bool fb_known_verify(struct fb_processor *p)
 {
-	return fb_unlikely(FB_READ(fb_known_due)) && fb_known_pass(p);
+	return fb_unlikely(FB_READ(fb_known_due)) && !p->pooled &&
+	       fb_known_pass(p);
 }
 /* No carrier runs. */
 void fb_known_reset(void);

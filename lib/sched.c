@@ -401,7 +401,7 @@ static struct fiber *look_around(struct fb_carrier *c, struct fb_processor *p)
 		fb_sched_watch(p);
 		f = pick_any(p);
 	}
-	if (!f && fb_known_verify(p))
+	if (fb_known_verify(p) && !f)
 		f = pick_any(p);
 	/* A single processor sleeps at once, and sees what is ready. */
 	if (!f && fb_poller_wanted(p->group) && p->group->nproc > 1 &&

@@ -84,6 +84,14 @@ shows_all() {
 		'other["backend"] == "user" and other["processors"] == "1"'
 }
 
+# As shows_pools, of a process that records already: there, who goes on with nobody
+# to yield to leaves no trace.
+shows_who_parks() {
+	traced "$pid" '{"sends", "receives"} <= slices' \
+		'{(e["name"], lane[e["tid"]]) for e in events if e["ph"] == "X" and "args" in e and e["name"] in ("sends", "receives")} == {("sends", "processor 2 (pool 2)"), ("receives", "processor 0")}' \
+		'other["processors"] == "3"'
+}
+
 # Each fiber of pools.c is seen on the lane of its pool alone
 shows_pools() {
 	traced "$pid" '{"computes", "sends", "receives"} <= slices' \
@@ -252,7 +260,7 @@ case_ 'a lane for each processor of pools' shows_pools
 case_ 'and the picture has them' drawn_pools
 stop
 start pools FIBER_PROCESSORS=1 FIBER_TRACE="$out/own.json"
-case_ 'if it has FIBER_TRACE, too' shows_pools
+case_ 'if it has FIBER_TRACE, too' shows_who_parks
 stop
 start busy FIBER_PROCESSORS=1 FIBER_TRACE="$out/own.json"
 case_ 'one that has FIBER_TRACE' traced "$pid" '"sends" in slices'

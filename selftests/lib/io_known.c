@@ -715,4 +715,53 @@ TEST_F(known, pools_wait_with_it)
 	RUN(pooled);
 }
 
+/* ---- pools that end while waits are to be verified: that goes on ---- */
+
+static void *keeps_waiting(void *arg)
+{
+	char c;
+
+	while (!atomic_load(&over))
+		check_eq(-ETIMEDOUT, fiber_read_until((int)(long)arg, &c, 1,
+						      fiber_now() + MS));
+	return NULL;
+}
+
+static void *naps(void *arg)
+{
+	for (int i = 0; i < 10; i++)
+		check_eq(0, fiber_sleep(300 * US));
+	return arg;
+}
+
+static void *pools_end(void *arg)
+{
+	struct fiber_attr a = { .size = sizeof(a) };
+	fiber_pool_t *pool = NULL;
+	fiber_t *f, *k;
+	int s[2], r = 0;
+
+	tcp_of(s);
+	make_known(s[1]);
+	atomic_store(&over, false);
+	k = spawn(keeps_waiting, (void *)(long)s[1]);
+	for (int i = 0; i < 60; i++) {
+		check_eq(0, fiber_pool_create(&pool, NULL));
+		a.pool = pool;
+		check_eq(0, fiber_spawn_attr(&f, &a, naps, NULL));
+		join(f);
+		check(until((r = fiber_pool_destroy(pool)) != -EBUSY));
+		check_eq(0, r);
+	}
+	atomic_store(&over, true);
+	join(k);
+	close_both(s);
+	return another_file(arg);
+}
+
+TEST_F(known, pools_end_meanwhile)
+{
+	RUN(pools_end);
+}
+
 TEST_HARNESS_MAIN
