@@ -73,7 +73,11 @@ int fb_poller_start(void)
 		if (off == ON)
 			return 0;
 		off = OFF;
-		sched_yield();
+		/* Who makes it may wait for this processor. */
+		if (fb_current())
+			fiber_yield();
+		else
+			sched_yield();
 	}
 	r = make(&fb_poller.fd, &fb_poller.kick);
 	/* Pairs with the acquires above and in fb_poller_kick. */
