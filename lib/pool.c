@@ -37,8 +37,8 @@
  *	threads		a keeper each; on the user backend, a monitor each
  *	searcher, spares, carriers that wait to continue	of each group
  *
- * Common to all: stacks, names and numbers, traces, what
- * looks for deadlocks: it counts all groups.
+ * Common to all: stacks, names and numbers, traces, what looks for deadlocks: it counts
+ * all groups.
  *
  * A pool ends (fiber_pool_destroy). Whoever reaches for one from outside is counted:
  *

@@ -4,9 +4,9 @@
  *
  * For the library, of what it recorded itself, and for fiberctl, of what it read.
  *
- * Process 1 has a lane for each processor, of all pools, with a slice for each turn of a fiber,
- * named after it, or after the function it began with; how the turn ended is in its
- * args. Process 2 has a lane for each thread that was taken its processor while it
+ * Process 1 has a lane for each processor, of all pools, with a slice for each turn of a
+ * fiber, named after it, or after the function it began with; how the turn ended is in
+ * its args. Process 2 has a lane for each thread that was taken its processor while it
  * was blocked. Times are in microseconds since the runtime started.
  *
  * No memory is taken and no lock waited for: a fatal report writes too. Whatever

@@ -348,4 +348,18 @@ helper void cap_memory(int resource, uint64_t bytes)
 	check_eq(0, setrlimit(resource, &limit));
 }
 
+/* ---- for fibers ---- */
+
+helper void close_both(int s[2])
+{
+	check_eq(0, fiber_close(s[0]));
+	check_eq(0, fiber_close(s[1]));
+}
+
+helper void come_to(atomic_int *word, int value)
+{
+	while (atomic_load(word) < value)
+		check_eq(0, fiber_sleep(200 * US));
+}
+
 #endif

@@ -77,18 +77,6 @@ static void tcp_of(int s[2])
 	check_eq(0, fiber_close(fd));
 }
 
-static void close_both(int s[2])
-{
-	check_eq(0, fiber_close(s[0]));
-	check_eq(0, fiber_close(s[1]));
-}
-
-static void come_to(atomic_int *word, int value)
-{
-	while (atomic_load(word) < value)
-		check_eq(0, fiber_sleep(200 * US));
-}
-
 static int bytes_in(int fd)
 {
 	int n = -1;

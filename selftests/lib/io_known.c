@@ -61,18 +61,6 @@ static void make_known(int fd)
 		check_eq(-ETIMEDOUT, fiber_read_until(fd, &c, 1, AT_ONCE));
 }
 
-static void close_both(int s[2])
-{
-	check_eq(0, fiber_close(s[0]));
-	check_eq(0, fiber_close(s[1]));
-}
-
-static void come_to(atomic_int *word, int value)
-{
-	while (atomic_load(word) < value)
-		check_eq(0, fiber_sleep(200 * US));
-}
-
 /* ---- how many calls are made that a known wait does without ---- */
 
 static atomic_long asked;

@@ -69,12 +69,6 @@ static void pair_of(int s[2])
 	check_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, s));
 }
 
-static void close_both(int s[2])
-{
-	check_eq(0, fiber_close(s[0]));
-	check_eq(0, fiber_close(s[1]));
-}
-
 /* All of it comes out of fd, in pieces of odd size. */
 static void *reads_all(void *arg)
 {

@@ -15,12 +15,6 @@ static fiber_timer_t *make(void (*fn)(void *arg, uint64_t ticks), void *arg)
 	return t;
 }
 
-static void come_to(atomic_int *word, int value)
-{
-	while (atomic_load(word) < value)
-		check_eq(0, fiber_sleep(200 * US));
-}
-
 /* ---- answers ---- */
 
 static atomic_int calls;

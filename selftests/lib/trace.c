@@ -234,7 +234,6 @@ static void *with_names(void *arg)
 	return NULL;
 }
 
-/* All of it is UTF-8, however a name was cut. */
 /* ---- pools ---- */
 
 /*
@@ -372,6 +371,7 @@ TEST(pools_have_lanes)
 	EXPECT_EQ(0, failures);
 }
 
+/* All of it is UTF-8, however a name was cut. */
 TEST(names_are_characters)
 {
 	trace_to_file("4096", "100");
@@ -502,7 +502,13 @@ static long said(const char *word)
 	return at ? atol(at + strlen(word)) : -1;
 }
 
-TEST(how_long_the_scheduler_lets_wait)
+static void run_both(void)
+{
+	check_eq(0, with_runtime(1, 1 * MS, both, NULL));
+}
+
+/* A process ran that with FIBER_STATS, well; what it said at its end is the text. */
+static bool counted(void (*run)(void))
 {
 	int status = 0;
 	pid_t pid;
@@ -513,11 +519,16 @@ TEST(how_long_the_scheduler_lets_wait)
 		setenv("FIBER_STATS", "1", 1);
 		if (!freopen(path, "w", stderr))
 			_exit(9);
-		_exit(with_runtime(1, 1 * MS, both, NULL) ? 8 : 7);
+		run();
+		_exit(failures ? 8 : 7);
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
-	ASSERT_TRUE(read_file(path));
+	return pid == waitpid(pid, &status, 0) && WIFEXITED(status) &&
+	       WEXITSTATUS(status) == 7 && read_file(path);
+}
+
+TEST(how_long_the_scheduler_lets_wait)
+{
+	ASSERT_TRUE(counted(run_both));
 	EXPECT_LE(500, said("fiber: ready to run: "));
 	EXPECT_LE(1, said(" seen, half below "));
 	EXPECT_NE(NULL, strstr(text, "fiber: wake: "));
@@ -529,22 +540,8 @@ TEST(how_long_the_scheduler_lets_wait)
 
 TEST(how_long_pools_let_wait)
 {
-	int status = 0;
-	pid_t pid;
-
-	snprintf(path, sizeof(path), "/tmp/fiber-stats.%d", (int)getpid());
-	pid = fork();
-	if (!pid) {
-		setenv("FIBER_STATS", "1", 1);
-		setenv("FIBER_TRACE_COST", "100", 1);
-		if (!freopen(path, "w", stderr))
-			_exit(9);
-		run_pools();
-		_exit(failures ? 8 : 7);
-	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7);
-	ASSERT_TRUE(read_file(path));
+	setenv("FIBER_TRACE_COST", "100", 1);
+	ASSERT_TRUE(counted(run_pools));
 	EXPECT_LE(0, said("fiber: ready to run: "));
 	EXPECT_LE(SENT, said("fiber: pool c\"pu: ready to run: "));
 	EXPECT_LE(1, said("fiber: pool later: wake: "));
